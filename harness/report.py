@@ -1,0 +1,181 @@
+"""The report of a run: `report.md` and `reward.png` in its folder, and the same table for the terminal.
+
+It knows nothing about how a run is made or resumed; every number comes from run_facts.py, so that a report can be
+written again at any time. Called at the end of `harness train`, by `harness eval` and by `harness report`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from harness.intervals import EMPTY, Interval
+from harness.outcomes import Summary
+from harness.plots import draw_rewards
+from harness.run_facts import AFTER, BEFORE, RunFacts, read_run
+
+REPORT_FILE = "report.md"
+CURVE_FILE = "reward.png"
+COLUMNS = ("before, greedy", "after, greedy", "before, T=1", "after, T=1", "do nothing")
+
+Row = list[str]
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `reward.png` and `report.md` from what the run folder holds; returns the report's path.
+
+    Parts that were not run show as `–`. Raises HarnessError when the folder is missing.
+    """
+    facts = read_run(run_dir)
+    bars = [(name, summary.success) for name, summary in columns(facts).items() if summary is not None]
+    draw_rewards(run_dir / CURVE_FILE, facts.rewards, bars)
+    path = run_dir / REPORT_FILE
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(report_text(facts), encoding="utf-8")
+    os.replace(scratch, path)
+    return path
+
+
+def report_text(facts: RunFacts) -> str:
+    """The whole report as markdown."""
+    return "\n".join(
+        [
+            f"# Run {facts.name}",
+            "",
+            "## Held-out success, 95 % intervals",
+            "",
+            markdown_table(["", *COLUMNS], success_rows(facts)),
+            "",
+            "Rates are means over tasks of scored rollouts; infrastructure failures are in none of them, but counted.",
+            "",
+            f"![training reward and held-out success]({CURVE_FILE})",
+            "",
+            "## Evaluations",
+            "",
+            markdown_table(EVALUATION_HEADER, [_evaluation_row(summary) for summary in facts.summaries]),
+            "",
+            "## The run",
+            "",
+            markdown_table(["what", "value"], run_rows(facts)),
+            "",
+        ]
+    )
+
+
+def columns(facts: RunFacts) -> dict[str, Summary | None]:
+    """The five evaluations a report sets side by side, by column title."""
+    found = (
+        facts.find(BEFORE, greedy=True),
+        facts.find(AFTER, greedy=True),
+        facts.find(BEFORE, greedy=False),
+        facts.find(AFTER, greedy=False),
+        facts.floor(),
+    )
+    return dict(zip(COLUMNS, found, strict=True))
+
+
+def success_rows(facts: RunFacts) -> list[Row]:
+    """All tasks, each request kind, write tasks and must-refuse tasks; one cell for each of COLUMNS."""
+    sides = list(columns(facts).values())
+    kinds = sorted({kind for side in sides if side is not None for kind in side.by_kind})
+
+    def row(title: str, pick: Callable[[Summary], Interval]) -> Row:
+        return [title, *("–" if side is None else pick(side).percent() for side in sides)]
+
+    return [
+        row("**all tasks**", lambda side: side.success),
+        *(row(kind, lambda side, kind=kind: side.by_kind.get(kind, EMPTY)) for kind in kinds),
+        row("write tasks", lambda side: side.write_tasks),
+        row("must-refuse tasks", lambda side: side.refusal_tasks),
+        row("mean reward", lambda side: side.reward),
+    ]
+
+
+EVALUATION_HEADER = (
+    "evaluation",
+    "policy",
+    "split",
+    "T",
+    "tasks",
+    "rollouts",
+    "infrastructure",
+    "unscored",
+    "pass^k",
+    "pass@k",
+    "turns",
+    "tool errors",
+    "tokens",
+    "seconds",
+    "endings",
+)
+
+
+def _evaluation_row(summary: Summary) -> Row:
+    spec = summary.spec
+    return [
+        spec.label,
+        f"{spec.model} (v{spec.policy_version})",
+        spec.split,
+        f"{spec.temperature:g}",
+        str(summary.success.count),
+        str(summary.rollouts),
+        str(summary.infrastructure),
+        str(summary.unscored),
+        _by_k(summary.pass_hat),
+        _by_k(summary.pass_at),
+        _mean(summary, "turns"),
+        _mean(summary, "tool_errors"),
+        _mean(summary, "completion_tokens"),
+        _mean(summary, "latency_s"),
+        _counted(summary.endings),
+    ]
+
+
+def run_rows(facts: RunFacts) -> list[Row]:
+    """Rollouts, endings, minutes per phase, first-step ratio and KL, drift tokens and false forks."""
+    counts = facts.counts
+    return [
+        ["rollouts ended", str(counts.rollouts)],
+        ["endings", _counted(counts.endings)],
+        ["minutes", ", ".join(f"{name} {minutes:.1f}" for name, minutes in facts.phase_minutes.items()) or "–"],
+        ["training steps", str(len(facts.rewards))],
+        ["first-step mean ratio", "–" if facts.first_ratio is None else f"{facts.first_ratio:.6f}"],
+        ["first-step KL", "–" if facts.first_kl is None else f"{facts.first_kl:.2e}"],
+        ["drift tokens", str(counts.drift_tokens)],
+        ["false forks", str(counts.false_forks)],
+    ]
+
+
+def terminal_table(run_dir: Path) -> Table:
+    """The success table and the run's rows for the terminal."""
+    facts = read_run(run_dir)
+    table = Table(title=f"Run {facts.name}: held-out success, 95 % intervals", title_justify="left")
+    for title in ("", *COLUMNS):
+        table.add_column(title, justify="left" if not title else "right")
+    for row in success_rows(facts):
+        table.add_row(*(cell.replace("**", "") for cell in row))
+    table.add_section()
+    for name, value in run_rows(facts):
+        table.add_row(name, value)
+    return table
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A markdown table; bars in cells are escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _by_k(table: dict[int, Interval]) -> str:
+    return ", ".join(f"{k}: {100 * interval.mean:.1f}" for k, interval in table.items()) or "–"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "–"
+
+
+def _mean(summary: Summary, name: str) -> str:
+    return f"{summary.means[name]:.1f}" if name in summary.means else "–"
