@@ -1,0 +1,255 @@
+"""The one configuration tree of a run: frozen, with defaults that run, checked when it is built.
+
+Knows nothing about files, flags or the environment (config_source.py reads those) and starts nothing.
+Built by the command line; read by everything that a run starts; written, resolved, beside the run's results.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Count = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+RewardKind = Literal["checks", "ruler", "gate", "weighted"]
+
+
+class Section(BaseModel):
+    """A part of the tree: unknown keys are refused, nothing changes after it was built."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+
+
+class RunSection(Section):
+    """Where the run lives and what makes it repeatable."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")] = "run"
+    """Folder name under `folder`; letters, digits, dot, dash, underscore."""
+    folder: str = "runs"
+    """Where run folders are made."""
+    seed: NotNegative = 0
+    """Seeds task order, adapters, sampling and evaluation."""
+
+
+class ModelSection(Section):
+    """The policy before training."""
+
+    name: str = "nano"
+    """`nano` (the shipped small policy), a folder, or a Hugging Face id."""
+    adapter: str | None = None
+    """Folder of a LoRA adapter to start from; None starts from the model itself."""
+
+
+class EngineSection(Section):
+    """The vLLM server that samples the policy: started here, or attached to by URL."""
+
+    url: str | None = None
+    """Base URL of a running server; None starts one."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """`auto` takes the GPU if there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Weights and activations of the engine; float32 agrees with a float32 trainer token for token."""
+    max_model_len: Count | None = None
+    """Longest prompt plus answer, tokens; None takes what the model says."""
+    max_num_seqs: Count = 32
+    """Requests decoded together at most."""
+    kv_cache_gib: Annotated[float, Field(gt=0)] = 2.0
+    """Room for keys and values on a CPU, GiB."""
+    gpu_memory_utilization: Fraction = 0.85
+    """Share of GPU memory the engine may take; leave room for a trainer on the same device."""
+    tool_call_parser: str = "hermes"
+    """vLLM's parser for the model's tool calls."""
+    reasoning_parser: str | None = None
+    """vLLM's parser for reasoning text; None for models without."""
+    start_timeout_s: Seconds = 600.0
+    """Time the engine has to become healthy."""
+    extra_args: tuple[str, ...] = ()
+    """Further arguments for the server's command line."""
+
+
+class ToolsSection(Section):
+    """The tool server whose tasks the agent works on."""
+
+    server: str = "retail"
+    """A folder of `mcp_servers/`, or any module that starts the same way."""
+    url: str | None = None
+    """Base URL of a running server; None starts one."""
+    control_url: str | None = None
+    """State control API of a running server; goes with `url`."""
+    call_timeout_s: Seconds = 30.0
+    """Time one tool call has before it counts as a failure of infrastructure."""
+    args: tuple[str, ...] = ()
+    """Further arguments for the server's command line."""
+
+
+class AgentSection(Section):
+    """The agent under training."""
+
+    spec: str = "agents/openai_agents/agent.py"
+    """A Python file with `async def run(task, door)`, or a command line."""
+    time_limit_s: Seconds = 300.0
+    """Time one rollout may take from start to answer."""
+
+
+class TasksSection(Section):
+    """Which tasks the run draws; the server makes them from the seed."""
+
+    seed: NotNegative = 0
+    """Seed of the task generator; the same seed gives the same tasks."""
+    train: Count = 512
+    """Training tasks before the order starts over."""
+    kinds: tuple[str, ...] = ()
+    """Request kinds to draw from; empty for all."""
+
+
+class RolloutSection(Section):
+    """How one rollout samples and how far it may go."""
+
+    concurrency: Count = 32
+    """Rollouts under way at once."""
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """Sampling temperature while training."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus mass; 1 keeps the whole distribution, which the loss assumes."""
+    turns: Count = 24
+    """Model calls at most."""
+    tokens: Count = 16_384
+    """Sampled tokens of the whole rollout at most."""
+    answer_tokens: Count = 1024
+    """Sampled tokens of one model call at most."""
+    infrastructure_retries: NotNegative = 2
+    """Fresh attempts after a failure of infrastructure."""
+
+
+class RewardSection(Section):
+    """What a trajectory is worth."""
+
+    kind: RewardKind = "checks"
+    """`checks` grades the final state; `ruler` asks a judge; `gate` and `weighted` blend the two."""
+    checks_weight: Fraction = 0.5
+    """Share of the checks in `weighted`."""
+
+
+class JudgeSection(Section):
+    """The LLM judge, called through LiteLLM. Its key comes from the environment, never from here."""
+
+    model: str | None = None
+    """LiteLLM model string, such as `openai/gpt-5`; needed by every reward but `checks`."""
+    api_base: str | None = None
+    """Address of an OpenAI-compatible endpoint; None for the provider's own."""
+    rubric: str | None = None
+    """Text or file of the rubric; None for the default."""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    """Sampling temperature of the judge; None leaves it to the provider."""
+    concurrency: Count = 8
+    """Judge calls under way at once."""
+    timeout_s: Seconds = 120.0
+    """Time one judge call has."""
+
+
+class TrainingSection(Section):
+    """How the adapter learns."""
+
+    steps: Count = 30
+    """Optimizer steps."""
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """Rollouts of one task that are compared with each other (G)."""
+    batch_rows: Count = 48
+    """Rows of one step (B)."""
+    lr: Annotated[float, Field(gt=0)] = 1e-5
+    """Peak learning rate of AdamW."""
+    lora_rank: Count = 16
+    """Rank of the adapter."""
+    lora_alpha: Count = 32
+    """Scale of the adapter is alpha / rank."""
+    epsilon: Annotated[float, Field(gt=0)] = 0.2
+    """Clip of the probability ratio below 1."""
+    epsilon_high: Annotated[float, Field(gt=0)] = 0.28
+    """Clip of the probability ratio above 1."""
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the KL to the starting policy; 0 leaves the reference model out."""
+    max_staleness: NotNegative = 1
+    """Versions a row may be behind when it is trained on."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the trainer."""
+    max_row_tokens: Count = 8192
+    """Longer rows are dropped and counted."""
+    checkpoint_every: Count = 5
+    """Steps between checkpoints."""
+    keep_checkpoints: Count = 2
+    """Newest checkpoints that stay on disk."""
+
+
+class EvaluationSection(Section):
+    """How success is measured; these numbers never steer training."""
+
+    split: Literal["train", "validation", "held_out"] = "held_out"
+    """Tasks to measure on."""
+    tasks: Count = 128
+    """Tasks of one measurement."""
+    seeds: Count = 3
+    """Independent samples of each task at temperature 1."""
+    greedy: bool = True
+    """Also measure at temperature 0."""
+    before: bool = True
+    """Measure before the first step."""
+    after: bool = True
+    """Measure after the last step."""
+    every: NotNegative = 0
+    """Also measure every so many steps; 0 for never."""
+
+
+class WandbSection(Section):
+    """Weights & Biases; without a key in the environment the run is kept offline."""
+
+    mode: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """`auto` goes online if a key is set."""
+    project: str = "mcp-agent-training"
+    """Project the run is filed under."""
+    entity: str | None = None
+    """Team or user; None for the key's own."""
+
+
+class Config(Section):
+    """Everything a run is made of."""
+
+    run: RunSection = RunSection()
+    """Name, folder, seed."""
+    model: ModelSection = ModelSection()
+    """The policy before training."""
+    engine: EngineSection = EngineSection()
+    """The inference server."""
+    tools: ToolsSection = ToolsSection()
+    """The tool server."""
+    agent: AgentSection = AgentSection()
+    """The agent under training."""
+    tasks: TasksSection = TasksSection()
+    """The tasks drawn."""
+    rollout: RolloutSection = RolloutSection()
+    """Sampling and limits of one rollout."""
+    reward: RewardSection = RewardSection()
+    """What a trajectory is worth."""
+    judge: JudgeSection = JudgeSection()
+    """The LLM judge."""
+    training: TrainingSection = TrainingSection()
+    """How the adapter learns."""
+    evaluation: EvaluationSection = EvaluationSection()
+    """How success is measured."""
+    wandb: WandbSection = WandbSection()
+    """Where metrics also go."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.reward.kind != "checks" and self.judge.model is None:
+            raise ValueError(f"reward.kind = {self.reward.kind!r} needs judge.model (flag --judge)")
+        if (self.tools.url is None) != (self.tools.control_url is None):
+            raise ValueError("tools.url and tools.control_url go together")
+        if self.training.batch_rows < self.training.group_size:
+            raise ValueError(
+                f"training.batch_rows = {self.training.batch_rows} holds no group of training.group_size = "
+                f"{self.training.group_size}"
+            )
+        return self
