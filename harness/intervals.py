@@ -157,8 +157,9 @@ def sign_flip_p_value(differences: Sequence[float], *, seed: int = 0, draws: int
         return 1.0
     observed = abs(float(values_N.sum())) - 1e-12
     if len(values_N) <= 14:
-        bits = (np.arange(2 ** len(values_N))[:, None] >> np.arange(len(values_N))) & 1
-        totals = np.abs((1 - 2 * bits) @ values_N)
+        numbers: NDArray[np.int64] = np.arange(2 ** len(values_N), dtype=np.int64)[:, None]
+        bits: NDArray[np.int64] = (numbers >> np.arange(len(values_N), dtype=np.int64)) & 1
+        totals: Floats = np.abs((1 - 2 * bits) @ values_N)
         return float((totals >= observed).mean())
     rng = np.random.default_rng(seed)
     signs = rng.integers(0, 2, size=(draws, len(values_N)), dtype=np.int8) * 2 - 1

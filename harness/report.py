@@ -19,7 +19,11 @@ from harness.run_facts import AFTER, BEFORE, RunFacts, read_run
 
 REPORT_FILE = "report.md"
 CURVE_FILE = "reward.png"
-COLUMNS = ("before, greedy", "after, greedy", "before, T=1", "after, T=1", "do nothing")
+BEFORE_GREEDY = "before, greedy"
+AFTER_GREEDY = "after, greedy"
+BEFORE_SAMPLED = "before, T=1"
+AFTER_SAMPLED = "after, T=1"
+COLUMNS = (BEFORE_GREEDY, AFTER_GREEDY, BEFORE_SAMPLED, AFTER_SAMPLED, "do nothing")
 
 Row = list[str]
 
@@ -59,7 +63,7 @@ def report_text(facts: RunFacts) -> str:
             "",
             "## The run",
             "",
-            markdown_table(["what", "value"], run_rows(facts)),
+            markdown_table(["what", "value"], [*run_rows(facts), *first_step_rows([facts])]),
             "",
         ]
     )
@@ -135,18 +139,23 @@ def _evaluation_row(summary: Summary) -> Row:
 
 
 def run_rows(facts: RunFacts) -> list[Row]:
-    """Rollouts, endings, minutes per phase, first-step ratio and KL, drift tokens and false forks."""
+    """Rollouts, endings, minutes per phase, training steps, drift tokens and false forks."""
     counts = facts.counts
     return [
         ["rollouts ended", str(counts.rollouts)],
         ["endings", _counted(counts.endings)],
         ["minutes", ", ".join(f"{name} {minutes:.1f}" for name, minutes in facts.phase_minutes.items()) or "–"],
         ["training steps", str(len(facts.rewards))],
-        ["first-step mean ratio", "–" if facts.first_ratio is None else f"{facts.first_ratio:.6f}"],
-        ["first-step KL", "–" if facts.first_kl is None else f"{facts.first_kl:.2e}"],
         ["drift tokens", str(counts.drift_tokens)],
         ["false forks", str(counts.false_forks)],
     ]
+
+
+def first_step_rows(facts: Sequence[RunFacts]) -> list[Row]:
+    """Mean ratio and KL of the first step of each run: 1 and 0 when engine and trainer agree."""
+    ratios = ["–" if run.first_ratio is None else f"{run.first_ratio:.6f}" for run in facts]
+    kls = ["–" if run.first_kl is None else f"{run.first_kl:.2e}" for run in facts]
+    return [["first-step mean ratio", ", ".join(ratios)], ["first-step KL", ", ".join(kls)]]
 
 
 def terminal_table(run_dir: Path) -> Table:
@@ -158,7 +167,7 @@ def terminal_table(run_dir: Path) -> Table:
     for row in success_rows(facts):
         table.add_row(*(cell.replace("**", "") for cell in row))
     table.add_section()
-    for name, value in run_rows(facts):
+    for name, value in [*run_rows(facts), *first_step_rows([facts])]:
         table.add_row(name, value)
     return table
 

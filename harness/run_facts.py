@@ -8,17 +8,16 @@ It knows nothing about plots, tables or how a run is made: it reads `evaluations
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from traces.store import Store
-
 from harness.errors import HarnessError
 from harness.evaluate import load_evaluations
-from harness.outcomes import Summary, summarise
+from harness.outcomes import Evaluation, Summary, summarise
+from traces.store import Store
 
 METRICS_FILE = "metrics.jsonl"
 PHASES_FILE = "phases.jsonl"
@@ -53,8 +52,10 @@ class RunFacts:
 
     name: str
     """Name of the run folder."""
+    evaluations: tuple[Evaluation, ...]
+    """As stored, oldest first."""
     summaries: tuple[Summary, ...]
-    """One a stored evaluation, oldest first."""
+    """Parallel to `evaluations`."""
     rewards: tuple[tuple[int, float], ...]
     """(training step, mean reward of its rollouts), in order; of a repeated step the last."""
     first_ratio: float | None
@@ -95,9 +96,11 @@ def read_run(run_dir: Path) -> RunFacts:
             asked=f"a report on {run_dir}", found="no such folder", fix="name a folder that `harness train` made"
         )
     steps = list(read_jsonl(run_dir / METRICS_FILE))
+    evaluations = tuple(load_evaluations(run_dir))
     return RunFacts(
         name=run_dir.name,
-        summaries=tuple(summarise(evaluation) for evaluation in load_evaluations(run_dir)),
+        evaluations=evaluations,
+        summaries=tuple(summarise(evaluation) for evaluation in evaluations),
         rewards=_series(steps, REWARD_KEYS),
         first_ratio=_first(steps, RATIO_KEYS),
         first_kl=_first(steps, KL_KEYS),
@@ -141,7 +144,7 @@ def _number(row: dict[str, Any], keys: Sequence[str]) -> float | None:
 
 
 def _phase_minutes(run_dir: Path) -> dict[str, float]:
-    minutes: Counter[str] = Counter()
+    minutes: defaultdict[str, float] = defaultdict(float)
     for row in read_jsonl(run_dir / PHASES_FILE):
         minutes[str(row["phase"])] += float(row["seconds"]) / 60.0
     return dict(minutes)
