@@ -1,0 +1,1 @@
+"""Retail: users, orders and products, and an agent that helps customers within a policy."""
