@@ -165,18 +165,32 @@ class TrainingSection(Section):
     """Rank of the adapter."""
     lora_alpha: Count = 32
     """Scale of the adapter is alpha / rank."""
+    lora_targets: str | tuple[str, ...] = "all-linear"
+    """Modules the adapter changes, by name; `all-linear` takes every linear layer but the head."""
     epsilon: Annotated[float, Field(gt=0)] = 0.2
     """Clip of the probability ratio below 1."""
     epsilon_high: Annotated[float, Field(gt=0)] = 0.28
     """Clip of the probability ratio above 1."""
-    beta: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the KL to the starting policy; 0 leaves the reference model out."""
+    warmup_steps: NotNegative = 2
+    """Steps over which the learning rate rises to `lr`, which it then keeps."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Longer gradients are shortened to this."""
+    loss_weight: Literal["token", "trajectory"] = "token"
+    """What weighs the same in a step's loss: every trained token, or every trajectory however long."""
     max_staleness: NotNegative = 1
     """Versions a row may be behind when it is trained on."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the trainer."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the trainer computes; `auto` takes a GPU if there is one."""
     max_row_tokens: Count = 8192
     """Longer rows are dropped and counted."""
+    forward_tokens: Count = 32_768
+    """Unique tokens of one forward pass at most; a larger step is split and its gradients added up."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: slower, for models that don't fit."""
+    group_timeout_s: Seconds = 3600.0
+    """Time the trainer waits for a step's rollouts before it gives up."""
     checkpoint_every: Count = 5
     """Steps between checkpoints."""
     keep_checkpoints: Count = 2
