@@ -52,7 +52,8 @@ def load_config(
 ) -> Config:
     """Build the configuration: defaults, then `file`, then `flags`, then `settings`; later ones win.
 
-    `flags` holds dotted keys; None means not given. Each of `settings` is `a.b=value`; the value is TOML (`3`, `true`, `[1, 2]`), and what is not TOML is text.
+    `flags` holds dotted keys; None means not given. Each of `settings` is `a.b=value`; the value is TOML (`3`, `true`,
+    `[1, 2]`), and what is not TOML is text.
     Raises ConfigError for a file that can't be read, an unknown key (with the closest known one) or a bad value.
     """
     tree: Tree = {}
