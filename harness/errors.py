@@ -7,6 +7,8 @@ Raised everywhere in `harness` and `training`; `traces`, which imports nothing o
 
 from __future__ import annotations
 
+from traces.store import StoreError
+
 
 class HarnessError(Exception):
     """A program that can't go on. Every part is one sentence or less; `asked` carries the offending value."""
@@ -56,6 +58,7 @@ __all__ = [
     "GatewayError",
     "HarnessError",
     "JudgeError",
+    "StoreError",
     "ToolServerError",
     "TrainingError",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
@@ -79,7 +79,7 @@ class Display:
         """What was last told."""
 
     def update(self, **changes: Any) -> None:
-        """Replace the named fields of the progress and show the result; a new phase restarts its clock and its count."""
+        """Replace the named fields of the progress and show it; a new phase restarts its clock and its count."""
         new_phase = changes.get("phase", self.progress.phase) != self.progress.phase
         if new_phase:
             self._phase_started = self._now()
@@ -113,7 +113,7 @@ class Display:
         return Group(table, bar, Text(" · ".join(part for part in (endings, p.note) if part), style="dim"))
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Generator[None]:
         """Show until the end of the block; on a terminal the table refreshes itself four times a second."""
         if not self._stream.isatty():
             yield
@@ -131,8 +131,8 @@ def reward_text(reward: float | None) -> str:
 @contextmanager
 def show_progress(
     title: str, *, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
-) -> Iterator[Display]:
-    """Open a display on `stream` (standard output); `update` it as things change. Plain lines unless it is a terminal."""
+) -> Generator[Display]:
+    """Open a display on `stream` (standard output): a table on a terminal, else plain lines; `update` it on changes."""
     display = Display(title, stream or sys.stdout, now)
     with display.running():
         yield display
