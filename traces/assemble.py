@@ -95,6 +95,7 @@ def _turn(index: int, span: Span) -> Turn:
         start_ns=span.start_ns,
         end_ns=span.end_ns,
         agent_name=attributes.get(semconv.AGENT_NAME),
+        retry_count=int(attributes.get(semconv.RETRY_COUNT) or 0),
     )
 
 
@@ -175,7 +176,7 @@ def _join_calls(calls: list[ToolCall], turns: Sequence[Turn]) -> list[ToolCall]:
 def _is_same_call(call: ToolCall, request: Mapping[str, Any]) -> bool:
     if call.call_id != call.span_id:
         return call.call_id == request.get("id")
-    function = request.get("function") or {}
+    function: Mapping[str, Any] = request.get("function") or {}
     return call.name == function.get("name") and _parsed(call.arguments) == _parsed(function.get("arguments") or "{}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -159,7 +159,7 @@ class Database:
         return int(self._writer.execute("PRAGMA user_version").fetchone()[0])
 
     @contextmanager
-    def transaction(self, asked: str) -> Iterator[sqlite3.Connection]:
+    def transaction(self, asked: str) -> Generator[sqlite3.Connection]:
         """A write transaction, committed when the block ends and undone when it raises; raises StoreError."""
         with self._write_lock:
             try:

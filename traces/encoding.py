@@ -11,7 +11,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -127,9 +127,9 @@ def dump_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), default=_plain)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, np.generic):
-        return value.item()
+        return cast("Any", value.item())
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"span attributes hold JSON values, got {type(value).__name__}: {value!r:.100}")
@@ -144,7 +144,7 @@ def dump_attributes(attributes: Mapping[str, Any]) -> tuple[str, dict[bytes, str
             plain[key] = value
             continue
         names: list[str] = []
-        for item in value:
+        for item in cast("list[Any]", value):
             body = dump_json(item)
             digest = hashlib.blake2b(body.encode(), digest_size=16).digest()
             contents[digest] = body
@@ -166,5 +166,6 @@ def load_attributes(stored: dict[str, Any], contents: Mapping[str, str]) -> dict
     for key in CONTENT_ATTRIBUTES & stored.keys():
         value = stored[key]
         if isinstance(value, dict) and CONTENT_KEY in value:
-            stored[key] = [json.loads(contents[name]) for name in value[CONTENT_KEY]]
+            names = cast("list[str]", value[CONTENT_KEY])
+            stored[key] = [json.loads(contents[name]) for name in names]
     return stored

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 _KNOWN_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content"})
 
@@ -28,7 +28,7 @@ def genai_message(message: Mapping[str, Any], finish_reason: str | None = None) 
     else:
         parts.extend(_content_parts(message.get("content")))
     for call in message.get("tool_calls") or ():
-        function = call.get("function") or {}
+        function: Mapping[str, Any] = call.get("function") or {}
         parts.append(
             {
                 "type": "tool_call",
@@ -116,7 +116,7 @@ def genai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
     if not isinstance(function, Mapping):
         return dict(tool)
-    return {"type": tool.get("type", "function")} | dict(function)
+    return {"type": tool.get("type", "function"), **cast("Mapping[str, Any]", function)}
 
 
 def chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:

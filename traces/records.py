@@ -69,7 +69,7 @@ class GroupRecord:
     position: int | None = None
     """Place in the run's order of tasks, from 0; a resumed run starts after the positions that are closed."""
     rollout_ids: tuple[str, ...]
-    """Its rollouts in the order in which they were started; failed ones that were retried included or not, as wished."""
+    """Its rollouts in the order in which they were started."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Plain numbers of the group."""
     seq: int | None = None

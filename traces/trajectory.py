@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,8 @@ class Turn:
     """Unix time of the answer in nanoseconds."""
     agent_name: str | None = None
     """Which (sub-)agent called, where the source says."""
+    retry_count: int = 0
+    """How often the client had sent this request before; such an answer supersedes the one it gave up on."""
 
     @property
     def has_tokens(self) -> bool:
@@ -98,9 +100,7 @@ class Turn:
 
 
 def _same(left: Any, right: Any) -> bool:
-    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
-        return np.array_equal(left, right)
-    return bool(left == right)
+    return np.array_equal(left, cast("Ids", right)) if isinstance(right, np.ndarray) else bool(left == right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
