@@ -6,6 +6,7 @@ Called by the command line; a program that got a `Config` never needs it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
@@ -117,7 +118,8 @@ def write_config(config: Config, path: Path, first_line: str) -> None:
         scratch.write_text(to_toml(config, first_line), encoding="utf-8")
         os.replace(scratch, path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise ConfigError(
             f"the resolved configuration at {path}", str(error), "make room, or name another folder: --set run.folder=…"
         ) from error
