@@ -11,14 +11,14 @@ import secrets
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import aiohttp
 
 from harness.errors import ToolServerError
-from harness.process import ProcessSpec, ready_line, start_process
+from harness.process import Process, ProcessSpec, ready_line, start_process
 from harness.task import Task, task_from_dict
 
 CONTROL_KEY_VARIABLE = "HARNESS_CONTROL_KEY"
@@ -91,6 +91,8 @@ class ToolServer:
     """Base of its sessions' MCP addresses: `{url}/s/<session key>/mcp`."""
     control: ControlApi
     """Its control API."""
+    process: Process | None = None
+    """Its process; None when it was attached to."""
 
     async def tasks(self, split: str, *, seed: int = 0, offset: int = 0, count: int = 1) -> list[Task]:
         """Tasks `offset` to `offset + count` of a split; the same arguments give the same tasks.
@@ -226,7 +228,7 @@ async def start_tool_server(
     async with start_process(spec) as process:
         addresses = _addresses(name, str(process.ready))
         async with attach_tool_server(name, addresses["url"], addresses["control_url"], control_key) as server:
-            yield server
+            yield replace(server, process=process)
 
 
 def _addresses(name: str, line: str) -> dict[str, str]:
