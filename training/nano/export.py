@@ -38,7 +38,9 @@ def export_policy(network: Nano, tokenizer: PreTrainedTokenizerFast, folder: Pat
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state)
     model.to(torch.bfloat16).save_pretrained(folder)
-    generation = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True)
+    generation = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
+    )
     generation.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder / "model.safetensors"

@@ -30,7 +30,9 @@ def write_induction(network: Nano, std: float = 0.05, sharpness: float = 2.0) ->
     """Overwrites the embedding and heads 0 and 1 of layers 0 and 1. Needs width 256, head size 64."""
     shape = network.config
     if (shape.width, shape.head_dim) != (256, 64) or shape.heads < 2 or shape.layers < 2:
-        raise ValueError(f"The induction start needs width 256 and heads of 64, got {shape}: change NanoConfig or skip it.")
+        raise ValueError(
+            f"The induction start needs width 256 and heads of 64, got {shape}: change NanoConfig or skip it."
+        )
     embedding = network.model.embed_tokens.weight
     embedding.normal_(std=std)
     embedding[:, BIAS] = std

@@ -21,7 +21,8 @@ TAGS = ("<tool_call>", "</tool_call>")
 FALLBACK_MERGES = 320
 PREFIXES = ("credit_card_", "gift_card_", "paypal_")
 _KEY = r'"[a-z][a-z_]*[0-9]?": '
-_GLUE = rf'\n?(?:": |["\]}}]*(?:, )?)[\[{{]*(?:{_KEY}(?:null[\]}}]*|\[\]|[\[{{]*)(?:, )?)+"?'
+_CONSTANT = r'(?:null|true|false|\[\]|"USA"|"payment"|"refund"|"(?:credit_card|gift_card|paypal)"(?=, "id"))'
+_GLUE = rf'\n?(?:": |["\]}}]*(?:, )?)[\[{{]*(?:{_KEY}(?:{_CONSTANT}[\]}}]*|[\[{{]*)(?:, )?)+"?'
 _PIECES = (
     r"(?:system|user|assistant|tool)\n",
     r"\([a-z0-9_]+(?:, [a-z0-9_]+)*\)",
@@ -30,7 +31,7 @@ _PIECES = (
     r"@[a-z]+\.[a-z]+",
     r"\.[a-z]+(?=[0-9])",
     r"_[a-z]+_?",
-    r" (?:I\b|(?![a-z]+\.[a-z]+[0-9])[a-z]+)",
+    r" (?:I\b|(?![a-z]+[._][a-z]+_?[0-9])(?!(?:OPTIONS)\b)[a-z]+)",
     r"[A-Za-z]+",
     r"'[a-z]+",
     r'["\]}]+\n?(?:, )?[\[{]*"?',
@@ -40,18 +41,24 @@ _PIECES = (
     r"[^\sA-Za-z0-9]+",
     r"\s+",
 )
+_OPTIONS = re.compile(r'"options": \{([^}]*)\}')
+_VALUE = re.compile(r': "([a-z]+)"')
 _PHRASE = re.compile(r'"(?:[0-9]+ )?([A-Z][A-Za-z-]*(?: [A-Z][A-Za-z-]*)+)')
 
 
-def build_tokenizer(texts: Sequence[str], tool_names: Sequence[str], size: int, template: str) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Sequence[str], tool_names: Sequence[str], size: int, template: str
+) -> PreTrainedTokenizerFast:
     """A tokenizer of exactly `size` tokens for such texts (rendered conversations without the chat markers)."""
     phrases = [phrase for phrase, count in Counter(_phrases(texts)).items() if count >= 8]
-    splitter = _splitter(sorted({*tool_names, *PREFIXES, *phrases}, key=len, reverse=True))
+    options = sorted({value for text in texts for found in _OPTIONS.findall(text) for value in _VALUE.findall(found)})
+    splitter = _splitter(sorted({*tool_names, *PREFIXES, *phrases}, key=len, reverse=True), options)
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = splitter
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trained.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=len(alphabet) + FALLBACK_MERGES, initial_alphabet=alphabet, show_progress=False)
+        texts,
+        trainers.BpeTrainer(vocab_size=len(alphabet) + FALLBACK_MERGES, initial_alphabet=alphabet, show_progress=False),
     )
     base = json.loads(trained.to_str())["model"]
     vocab = _vocabulary(base["vocab"], texts, splitter, size)
@@ -72,8 +79,10 @@ def read_template() -> str:
     return (Path(__file__).parent / "chat_template.jinja").read_text().rstrip("\n")
 
 
-def _splitter(whole: Sequence[str]) -> pre_tokenizers.PreTokenizer:
+def _splitter(whole: Sequence[str], options: Sequence[str]) -> pre_tokenizers.PreTokenizer:
+    """Cuts text at `whole` words, JSON between values, then pieces; `options` never take the space before them."""
     pattern = "|".join((*(re.escape(word).replace("\\ ", " ") for word in whole), _GLUE, *_PIECES))
+    pattern = pattern.replace("OPTIONS", "|".join(options) or "$")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), byte_level])
 
