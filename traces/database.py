@@ -30,7 +30,8 @@ CREATE INDEX spans_group ON spans (group_id) WHERE group_id IS NOT NULL;
 CREATE INDEX spans_run ON spans (run_id, policy_version) WHERE run_id IS NOT NULL;
 CREATE TABLE tokens (
   seq INTEGER PRIMARY KEY REFERENCES spans (seq), base_seq INTEGER, base_length INTEGER NOT NULL,
-  prompt_length INTEGER NOT NULL, prompt BLOB NOT NULL, completion BLOB NOT NULL, logprobs BLOB NOT NULL);
+  prompt_length INTEGER NOT NULL, chunks BLOB NOT NULL,
+  prompt BLOB NOT NULL, completion BLOB NOT NULL, logprobs BLOB NOT NULL);
 CREATE TABLE contents (hash BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE rollouts (
   seq INTEGER PRIMARY KEY, rollout_id TEXT NOT NULL UNIQUE, group_id TEXT NOT NULL, run_id TEXT NOT NULL,
@@ -48,8 +49,12 @@ CREATE INDEX scores_rollout ON scores (rollout_id);
 CREATE TABLE groups (
   seq INTEGER PRIMARY KEY, group_id TEXT NOT NULL UNIQUE, run_id TEXT NOT NULL, task_id TEXT NOT NULL,
   kind TEXT NOT NULL, split TEXT NOT NULL, position INTEGER, rollout_ids TEXT NOT NULL, metrics TEXT NOT NULL,
-  created_ns INTEGER NOT NULL);
-CREATE INDEX groups_run ON groups (run_id, split, seq);
+  opened_ns INTEGER NOT NULL, closed_seq INTEGER UNIQUE, closed_ns INTEGER, consumed_step INTEGER);
+CREATE INDEX groups_closed ON groups (run_id, closed_seq) WHERE closed_seq IS NOT NULL;
+CREATE INDEX groups_open ON groups (run_id, seq) WHERE closed_seq IS NULL;
+CREATE INDEX groups_position ON groups (run_id, split, position);
+CREATE INDEX groups_unconsumed ON groups (run_id, split, closed_seq)
+  WHERE closed_seq IS NOT NULL AND consumed_step IS NULL;
 CREATE TABLE consumed (
   seq INTEGER PRIMARY KEY, run_id TEXT NOT NULL, group_id TEXT NOT NULL, step INTEGER NOT NULL,
   created_ns INTEGER NOT NULL, undone_ns INTEGER);

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from traces.conversation import Conversation
-from traces.encoding import shared_length
 from traces.node import Fork, ForkCause, Node
+from traces.tokenrows import shared_length
 from traces.trajectory import Ids
 
 

@@ -1,8 +1,8 @@
-"""The queue between the processes of a run: rollouts, scores, closed groups, policies, checkpoints, consumption.
+"""What the main process tells the others: rollouts as they start and end, their scores, groups as they close.
 
 It knows nothing about spans, tokens, rewards or training.
-The main process appends rollouts, scores and groups; the trainer consumes groups and appends policies and
-checkpoints; either can be killed at any moment. How a run resumes exactly is said at `RunLedger.rollback_to`.
+The main process appends; the trainer reads closed groups through `progress.py`; evaluation and `harness show` read.
+A group is open while its rollouts run and closed once all have ended and those that count have a score.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from dataclasses import replace
 from typing import Any
 
 from traces.database import Database, StoreError
-from traces.records import CheckpointRecord, GroupRecord, PolicyRecord, RolloutRecord
+from traces.records import GroupRecord, RolloutRecord
 from traces.trajectory import Ending, Score
 
 _ROLLOUT_COLUMNS = (
     "rollout_id, group_id, run_id, task_id, kind, split, policy_version, trace_id, agent, task, ending, ending_detail,"
     " answer, start_ns, end_ns, metrics, evidence_gaps"
 )
-_GROUP_COLUMNS = "seq, group_id, run_id, task_id, kind, split, position, rollout_ids, metrics"
+GROUP_COLUMNS = "group_id, run_id, task_id, kind, split, position, rollout_ids, metrics, closed_seq"
+_CLOSE = "SELECT COALESCE(MAX(closed_seq), 0) + 1 FROM groups"
 
 
 class RunLedger(Database):
-    """Reads and writes of everything but spans. Every append is one transaction, committed before it returns."""
+    """Rollouts, scores and groups. Every append is one transaction, committed before it returns."""
 
     def append_rollout(self, record: RolloutRecord) -> None:
         """Open a rollout (no ending yet), or end it; saying the same ending twice is allowed.
@@ -101,6 +102,11 @@ class RunLedger(Database):
         newest = {score.name: index for index, score in enumerate(scores)}
         return [scores[index] for index in sorted(newest.values())]
 
+    def open_group(self, record: GroupRecord) -> None:
+        """Say that a group's rollouts are about to start, so that a resumed run can finish it; idempotent."""
+        with self.transaction(f"open group {record.group_id!r}") as connection:
+            _insert_group(connection, record)
+
     def append_group(self, record: GroupRecord, scores: Mapping[str, Sequence[Score]] | None = None) -> GroupRecord:
         """Close a group, with the last scores of its rollouts in the same transaction; the record with its `seq`.
 
@@ -109,147 +115,64 @@ class RunLedger(Database):
         """
         asked = f"close group {record.group_id!r}"
         with self.transaction(asked) as connection:
-            sql = f"SELECT {_GROUP_COLUMNS} FROM groups WHERE group_id=?"
-            stored = connection.execute(sql, (record.group_id,)).fetchone()
-            if stored is not None:
-                return _group_record(stored)
+            _insert_group(connection, record)
+            sql = f"SELECT {GROUP_COLUMNS} FROM groups WHERE group_id=?"
+            stored = read_group(connection.execute(sql, (record.group_id,)).fetchone())
+            if stored.seq is not None:
+                return stored
             for rollout_id, added in (scores or {}).items():
                 _insert_scores(connection, rollout_id, added)
             for rollout_id in record.rollout_ids:
                 _require_closed(connection, asked, rollout_id)
-            cursor = connection.execute(
-                "INSERT INTO groups (group_id, run_id, task_id, kind, split, position, rollout_ids, metrics, created_ns)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (record.group_id, record.run_id, record.task_id, record.kind, record.split, record.position)
-                + (json.dumps(record.rollout_ids), json.dumps(record.metrics), time.time_ns()),
+            (seq,) = connection.execute(_CLOSE).fetchone()
+            connection.execute(
+                "UPDATE groups SET rollout_ids=?, metrics=?, closed_seq=?, closed_ns=? WHERE group_id=?",
+                (json.dumps(record.rollout_ids), json.dumps(record.metrics), seq, time.time_ns(), record.group_id),
             )
-            return replace(record, seq=cursor.lastrowid)
+            return replace(record, seq=seq)
 
     def group_record(self, group_id: str) -> GroupRecord:
-        """One closed group; raises StoreError where there is none of this id."""
+        """One group, open or closed; raises StoreError where there is none of this id."""
         asked = f"read group {group_id!r}"
-        rows = self.query(asked, f"SELECT {_GROUP_COLUMNS} FROM groups WHERE group_id=?", (group_id,))
+        rows = self.query(asked, f"SELECT {GROUP_COLUMNS} FROM groups WHERE group_id=?", (group_id,))
         if not rows:
-            raise StoreError(asked, f"no such closed group in {self.path}", "List them with `harness show`.")
-        return _group_record(rows[0])
+            raise StoreError(asked, f"no such group in {self.path}", "List them with `harness show`.")
+        return read_group(rows[0])
 
     def groups(
         self, run_id: str, *, after_seq: int = 0, split: str | None = None, limit: int = -1
     ) -> list[GroupRecord]:
         """Closed groups in the order of closing, after `after_seq`."""
         sql = (
-            f"SELECT {_GROUP_COLUMNS} FROM groups WHERE run_id=? AND seq>? AND (? IS NULL OR split=?)"
-            " ORDER BY seq LIMIT ?"
+            f"SELECT {GROUP_COLUMNS} FROM groups WHERE run_id=? AND closed_seq>? AND (? IS NULL OR split=?)"
+            " ORDER BY closed_seq LIMIT ?"
         )
         rows = self.query(f"list groups of run {run_id!r}", sql, (run_id, after_seq, split, split, limit))
-        return [_group_record(row) for row in rows]
+        return [read_group(row) for row in rows]
 
-    def unconsumed_groups(self, run_id: str, *, split: str = "train", limit: int = -1) -> list[GroupRecord]:
-        """Closed groups no step has consumed, in the order of closing: what the trainer may train next."""
-        columns = ", ".join(f"g.{column.strip()}" for column in _GROUP_COLUMNS.split(","))
-        sql = (
-            f"SELECT {columns} FROM groups g WHERE g.run_id=? AND g.split=? AND NOT EXISTS"
-            " (SELECT 1 FROM consumed c WHERE c.group_id=g.group_id AND c.undone_ns IS NULL) ORDER BY g.seq LIMIT ?"
-        )
-        rows = self.query(f"list unconsumed groups of run {run_id!r}", sql, (run_id, split, limit))
-        return [_group_record(row) for row in rows]
+    def open_groups(self, run_id: str) -> list[GroupRecord]:
+        """Groups that were opened and not closed, in the order of opening: what a resumed run finishes first.
 
-    def consume(self, run_id: str, group_ids: Sequence[str], step: int) -> None:
-        """Say that `step` trains (or drops for good) these groups; called before the step's optimizer update.
-
-        Raises StoreError, and consumes none of them, where one is not closed or was consumed already.
+        Their ended rollouts are kept (`rollouts(group_id=…, ended=True)`); the missing ones are run.
         """
-        asked = f"consume {len(group_ids)} groups at step {step} of run {run_id!r}"
-        with self.transaction(asked) as connection:
-            for group_id in group_ids:
-                _require_unconsumed(connection, asked, run_id, group_id)
-                connection.execute(
-                    "INSERT INTO consumed (run_id, group_id, step, created_ns) VALUES (?, ?, ?, ?)",
-                    (run_id, group_id, step, time.time_ns()),
-                )
+        sql = f"SELECT {GROUP_COLUMNS} FROM groups WHERE run_id=? AND closed_seq IS NULL ORDER BY seq"
+        return [read_group(row) for row in self.query(f"list open groups of run {run_id!r}", sql, (run_id,))]
 
-    def consumed(self, run_id: str) -> dict[int, list[str]]:
-        """Step → ids of the groups it consumed, in the surviving history."""
-        sql = "SELECT step, group_id FROM consumed WHERE run_id=? AND undone_ns IS NULL ORDER BY seq"
-        steps: dict[int, list[str]] = {}
-        for step, group_id in self.query(f"read consumption of run {run_id!r}", sql, (run_id,)):
-            steps.setdefault(step, []).append(group_id)
-        return steps
+    def next_position(self, run_id: str, split: str = "train") -> int:
+        """The first place in the order of tasks that no group has been opened for; 0 in a new run."""
+        sql = "SELECT COALESCE(MAX(position), -1) + 1 FROM groups WHERE run_id=? AND split=?"
+        return int(self.query(f"read the task position of run {run_id!r}", sql, (run_id, split))[0][0])
 
-    def append_checkpoint(self, record: CheckpointRecord) -> None:
-        """Commit a checkpoint: its folder must be complete and renamed into place before this call."""
-        with self.transaction(f"append checkpoint of step {record.step} of run {record.run_id!r}") as connection:
-            connection.execute(
-                "INSERT INTO checkpoints (run_id, step, path, policy_version, created_ns) VALUES (?, ?, ?, ?, ?)",
-                (record.run_id, record.step, record.path, record.policy_version, time.time_ns()),
-            )
 
-    def latest_checkpoint(self, run_id: str) -> CheckpointRecord | None:
-        """The newest checkpoint in the surviving history; None before the first."""
-        sql = (
-            "SELECT run_id, step, path, policy_version FROM checkpoints WHERE run_id=? AND undone_ns IS NULL"
-            " ORDER BY step DESC, seq DESC LIMIT 1"
-        )
-        rows = self.query(f"read the last checkpoint of run {run_id!r}", sql, (run_id,))
-        if not rows:
-            return None
-        run, step, path, version = rows[0]
-        return CheckpointRecord(run_id=run, step=step, path=path, policy_version=version)
-
-    def rollback_to(self, run_id: str, step: int) -> list[str]:
-        """Make `step` the newest of the run's history; ids of the groups that are unconsumed again, oldest first.
-
-        The rule: a trainer consumes the groups of step s before its optimizer update, and commits a checkpoint of
-        step c after the update of c. So the groups in checkpoint c are exactly those consumed at steps ≤ c. A resumed
-        trainer loads the latest checkpoint c (0: the start) and calls `rollback_to(c)`: what later steps consumed,
-        published or checkpointed is marked undone and trained again from the restored weights; nothing is lost, and
-        nothing is twice in the surviving history, whenever the kill came.
-        """
-        now = time.time_ns()
-        with self.transaction(f"roll run {run_id!r} back to step {step}") as connection:
-            for table in ("policies", "checkpoints"):
-                connection.execute(
-                    f"UPDATE {table} SET undone_ns=? WHERE run_id=? AND step>? AND undone_ns IS NULL",
-                    (now, run_id, step),
-                )
-            rows = connection.execute(
-                "UPDATE consumed SET undone_ns=? WHERE run_id=? AND step>? AND undone_ns IS NULL"
-                " RETURNING seq, group_id",
-                (now, run_id, step),
-            ).fetchall()
-        return [group_id for _, group_id in sorted(rows)]
-
-    def append_policy(self, record: PolicyRecord) -> None:
-        """Publish a policy version to the other processes.
-
-        Raises StoreError where this version of the run exists in the surviving history.
-        """
-        asked = f"append policy version {record.version} of run {record.run_id!r}"
-        with self.transaction(asked) as connection:
-            sql = "SELECT model FROM policies WHERE run_id=? AND version=? AND undone_ns IS NULL"
-            row = connection.execute(sql, (record.run_id, record.version)).fetchone()
-            if row is not None:
-                raise StoreError(asked, f"it exists as {row[0]!r}", "Publish each version once, under a new name.")
-            connection.execute(
-                "INSERT INTO policies (run_id, version, model, adapter_path, step, created_ns) VALUES (?, ?, ?, ?, ?, ?)",
-                (record.run_id, record.version, record.model, record.adapter_path, record.step, time.time_ns()),
-            )
-
-    def policies(self, run_id: str) -> list[PolicyRecord]:
-        """The policy versions of the surviving history, oldest first."""
-        sql = (
-            "SELECT run_id, version, model, adapter_path, step FROM policies WHERE run_id=? AND undone_ns IS NULL"
-            " ORDER BY version"
-        )
-        return [
-            PolicyRecord(run_id=run, version=version, model=model, adapter_path=path, step=step)
-            for run, version, model, path, step in self.query(f"list policies of run {run_id!r}", sql, (run_id,))
-        ]
-
-    def latest_policy(self, run_id: str) -> PolicyRecord | None:
-        """The newest policy version; None before the first."""
-        found = self.policies(run_id)
-        return found[-1] if found else None
+def _insert_group(connection: sqlite3.Connection, record: GroupRecord) -> None:
+    connection.execute(
+        "INSERT OR IGNORE INTO groups (group_id, run_id, task_id, kind, split, position, rollout_ids, metrics,"
+        " opened_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            record.group_id, record.run_id, record.task_id, record.kind, record.split, record.position,
+            json.dumps(record.rollout_ids), json.dumps(record.metrics), time.time_ns(),
+        ),
+    )  # fmt: skip
 
 
 def _require_closed(connection: sqlite3.Connection, asked: str, rollout_id: str) -> None:
@@ -263,26 +186,12 @@ def _require_closed(connection: sqlite3.Connection, asked: str, rollout_id: str)
         raise StoreError(asked, f"rollout {rollout_id!r} ended as {row[0]!r} and has no score", "Score it first.")
 
 
-def _require_unconsumed(connection: sqlite3.Connection, asked: str, run_id: str, group_id: str) -> None:
-    if connection.execute("SELECT 1 FROM groups WHERE group_id=? AND run_id=?", (group_id, run_id)).fetchone() is None:
-        raise StoreError(asked, f"group {group_id!r} is not a closed group of the run", "Close it first.")
-    sql = "SELECT step FROM consumed WHERE group_id=? AND undone_ns IS NULL"
-    row = connection.execute(sql, (group_id,)).fetchone()
-    if row is not None:
-        found = f"group {group_id!r} was consumed at step {row[0]}"
-        raise StoreError(asked, found, "After a restart call rollback_to(step of the checkpoint) first.")
-
-
 def _insert_scores(connection: sqlite3.Connection, rollout_id: str, scores: Iterable[Score]) -> None:
-    rows = [
-        (rollout_id, score.name, score.value, json.dumps(score.components), score.explanation, score.scorer_version)
-        + (time.time_ns(),)
-        for score in scores
-    ]
+    now = time.time_ns()
     connection.executemany(
         "INSERT INTO scores (rollout_id, name, value, components, explanation, scorer_version, created_ns)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        rows,
+        [(rollout_id, s.name, s.value, json.dumps(s.components), s.explanation, s.scorer_version, now) for s in scores],
     )
 
 
@@ -304,8 +213,10 @@ def _rollout_record(row: tuple[Any, ...]) -> RolloutRecord:
     return RolloutRecord(**values)
 
 
-def _group_record(row: tuple[Any, ...]) -> GroupRecord:
-    values = dict(zip(_GROUP_COLUMNS.split(", "), row, strict=True))
+def read_group(row: tuple[Any, ...]) -> GroupRecord:
+    """A row of `GROUP_COLUMNS` as a record."""
+    *columns, seq = row
+    values = dict(zip(GROUP_COLUMNS.split(", "), columns, strict=False))
     values["rollout_ids"] = tuple(json.loads(values["rollout_ids"]))
     values["metrics"] = json.loads(values["metrics"])
-    return GroupRecord(**values)
+    return GroupRecord(**values, seq=seq)

@@ -54,7 +54,7 @@ class RolloutRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """A closed group: all its rollouts have ended and those that count have a score."""
+    """A group: opened when its rollouts start, closed when all have ended and those that count have a score."""
 
     group_id: str
     """Unique over all runs."""
@@ -67,13 +67,13 @@ class GroupRecord:
     split: str = ""
     """`train`, `validation` or `held_out`."""
     position: int | None = None
-    """Place in the run's order of tasks, from 0; a resumed run starts after the positions that are closed."""
-    rollout_ids: tuple[str, ...]
-    """Its rollouts in the order in which they were started."""
+    """Place in the run's order of tasks, from 0; a resumed run goes on after the last."""
+    rollout_ids: tuple[str, ...] = ()
+    """Its rollouts in the order in which they were started; only the closed record's are kept."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Plain numbers of the group."""
     seq: int | None = None
-    """Order of closing over all processes; set by the store."""
+    """Order of closing over all processes, set by the store; None while it is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

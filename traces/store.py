@@ -10,9 +10,11 @@ from __future__ import annotations
 from traces.assemble import assemble_trajectory
 from traces.database import Database, StoreError
 from traces.ledger import RunLedger
+from traces.progress import RunProgress
 from traces.records import CheckpointRecord, GroupRecord, PolicyRecord, RolloutRecord
 from traces.spanlog import SpanLog
 from traces.trajectory import Group, Trajectory
+from traces.writer import StoreWriter
 
 __all__ = [
     "CheckpointRecord",
@@ -22,10 +24,11 @@ __all__ = [
     "RolloutRecord",
     "Store",
     "StoreError",
+    "StoreWriter",
 ]
 
 
-class Store(SpanLog, RunLedger):
+class Store(SpanLog, RunLedger, RunProgress):
     """All reads and writes of one store file; safe between threads and between processes."""
 
     def trajectory(self, rollout_id: str) -> Trajectory:
