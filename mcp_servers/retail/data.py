@@ -1,65 +1,31 @@
 """The generated retail base: users, orders and products of our own, the same for the same seed.
 
-Knows nothing about tasks or MCP. Identifiers are short (a fixed word or letter and three digits) so that very small models
-can copy them; the tools take any. Users and orders are divided over the splits, the catalogue is common to all.
+Knows nothing about tasks or MCP. Identifiers are short (a fixed word or letter and three digits) so that very small
+models can copy them; the tools take any. Users and orders are divided over the splits, the catalogue is common to all.
 """
 
 from __future__ import annotations
 
 import random
+import tomllib
 from functools import lru_cache
 from itertools import product as combinations
+from pathlib import Path
+from typing import Any
 
 from mcp_servers.retail.state import ORDERS, PRODUCTS, USERS
 from mcp_servers.state import Base, Entity
 
 SPLIT_USERS = {"train": 5200, "validation": 600, "held_out": 600}
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-FIRST_NAMES = (
-    "Sofia Liam Emma Noah Olivia Ava Ethan Mia Lucas Isabella Mason Aarav Yusuf Mei Chen Fatima Omar Ivan Anya Raj Lena "
-    "Juan Harper Evelyn Daiki Nora Felix Clara Hugo Ines Tariq Zoe Pablo Greta Amir Lucia Sven Priya Marco Elif"
-).split()
-LAST_NAMES = (
-    "Rossi Kim Patel Lopez Nguyen Silva Khan Muller Brown Santos Ito Ahmed Johnson Garcia Lee Wilson Moore Davis Thomas "
-    "Kovacs Sanchez Jackson Novak Berg Costa Haddad Okafor Tanaka Weber Fischer Reyes Malik Larsen Petrov Dubois Mendes"
-).split()
-STREETS = "Maple Oak Cedar Elm Pine Lake Hill River Park Main Sunset Willow Garden Spring Mill Church".split()
-STREET_ENDS = "Street Avenue Drive Road Lane".split()
-CITIES = {
-    "Austin": "TX",
-    "Dallas": "TX",
-    "Denver": "CO",
-    "Seattle": "WA",
-    "Chicago": "IL",
-    "Boston": "MA",
-    "Phoenix": "AZ",
-    "Miami": "FL",
-    "Portland": "OR",
-    "Atlanta": "GA",
-    "Oakland": "CA",
-    "Columbus": "OH",
-}
-COLORS = "black white red blue green silver purple yellow".split()
-SIZES = "small medium large".split()
-MATERIALS = "cotton wool leather steel glass bamboo".split()
-PRODUCTS_BY_OPTIONS: dict[tuple[str, ...], list[str]] = {
-    ("color",): (
-        "Desk Lamp|Backpack|Wireless Mouse|Keyboard|Headphones|Coffee Maker|Tea Kettle|Yoga Mat|Speaker|Notebook|Wall Clock|"
-        "Toaster|Umbrella|Lunch Box|Phone Case|Bike Helmet|Water Bottle|Travel Mug|Pencil Case|Hair Dryer"
-    ).split("|"),
-    ("size",): "Cooking Pot|Photo Frame|Storage Box|Picnic Basket|Plant Pot|Dog Bed|Rug|Puzzle".split("|"),
-    ("material",): "Cutting Board|Bracelet|Wallet|Watch Strap|Table Mat|Candle Holder".split("|"),
-    ("color", "size"): "T-Shirt|Jacket|Hoodie|Running Shoes|Raincoat|Suitcase|Curtain|Pillow".split("|"),
-    ("color", "material"): "Scarf|Belt|Office Chair|Bookshelf|Sofa Cover|Handbag".split("|"),
-}
-OPTION_VALUES = {"color": COLORS, "size": SIZES, "material": MATERIALS}
+CATALOGUE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
 STATUSES = ("pending", "delivered", "processed", "cancelled")
 STATUS_WEIGHTS = (44, 44, 8, 4)
 
 
 @lru_cache(maxsize=4)
 def generated_base(seed: int = 0) -> Base:
-    """The base of a seed: about 6,400 users with 2 to 4 orders each, 48 products; `meta["splits"]` says whose user is whose."""
+    """The base of a seed: 6,400 users with 2 to 4 orders each, 48 products; `meta["splits"]` has the users by split."""
     rng = random.Random(f"retail-base-{seed}")
     products = _products(rng)
     numbers = {letter: rng.sample(range(100, 1000), 900) for letter in LETTERS}
@@ -84,13 +50,14 @@ def generated_base(seed: int = 0) -> Base:
 
 def new_address(rng: random.Random) -> dict[str, str]:
     """A made-up address; every second one has a suite."""
-    city = rng.choice(list(CITIES))
+    city, number = rng.choice(list(CATALOGUE["cities"])), rng.randint(100, 999)
+    street, ending = rng.choice(CATALOGUE["streets"]), rng.choice(CATALOGUE["street_ends"])
     return {
-        "address1": f"{rng.randint(100, 999)} {rng.choice(STREETS)} {rng.choice(STREET_ENDS)}",
+        "address1": f"{number} {street} {ending}",
         "address2": f"Suite {rng.randint(10, 99)}" if rng.random() < 0.3 else "",
         "city": city,
         "country": "USA",
-        "state": CITIES[city],
+        "state": CATALOGUE["cities"][city],
         "zip": str(rng.randint(100, 999)),
     }
 
@@ -98,10 +65,11 @@ def new_address(rng: random.Random) -> dict[str, str]:
 def _products(rng: random.Random) -> dict[str, Entity]:
     ids = [str(number) for number in rng.sample(range(100, 1000), 900)]
     products: dict[str, Entity] = {}
-    for option_names, product_names in PRODUCTS_BY_OPTIONS.items():
-        for name in product_names:
+    for family in CATALOGUE["products"]:
+        option_names: list[str] = family["options"]
+        for name in family["names"]:
             product_id = ids.pop()
-            choices = list(combinations(*(OPTION_VALUES[option] for option in option_names)))
+            choices = list(combinations(*(CATALOGUE["options"][option] for option in option_names)))
             chosen = rng.sample(choices, min(len(choices), rng.choice((4, 5, 6))))
             price = rng.randint(20, 600)
             variants: dict[str, Entity] = {}
@@ -124,7 +92,7 @@ def _products(rng: random.Random) -> dict[str, Entity]:
 
 
 def _user(rng: random.Random, emails: set[str]) -> Entity:
-    first, last = rng.choice(FIRST_NAMES), rng.choice(LAST_NAMES)
+    first, last = rng.choice(CATALOGUE["first_names"]), rng.choice(CATALOGUE["last_names"])
     email = ""
     while not email or email in emails:
         email = f"{first}.{last}{rng.randint(100, 999)}@example.com".lower()

@@ -11,6 +11,18 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from mcp_servers.retail.records import (
+    Email,
+    Expression,
+    FirstName,
+    ItemId,
+    LastName,
+    OrderId,
+    ProductId,
+    Summary,
+    UserId,
+    Zip,
+)
 from mcp_servers.retail.state import (
     OPTIONAL_ORDER_FIELDS,
     PRODUCTS,
@@ -33,7 +45,7 @@ MAX_EXPRESSION_CHARS = 400
 MAX_EXPONENT = 64
 
 
-def find_user_id_by_email(retail: Retail, email: str) -> str:
+def find_user_id_by_email(retail: Retail, email: Email) -> str:
     """The user id, compared without regard to case."""
     user_id = users_by_email(retail.state.base).get(email.lower())
     if user_id is None:
@@ -41,7 +53,7 @@ def find_user_id_by_email(retail: Retail, email: str) -> str:
     return user_id
 
 
-def find_user_id_by_name_zip(retail: Retail, first_name: str, last_name: str, zip: str) -> str:
+def find_user_id_by_name_zip(retail: Retail, first_name: FirstName, last_name: LastName, zip: Zip) -> str:
     """The first user of that name (without regard to case) whose default address has that zip code."""
     for user_id in users_by_name(retail.state.base).get((first_name.lower(), last_name.lower()), ()):
         if retail.user(user_id)["address"]["zip"] == zip:
@@ -49,22 +61,22 @@ def find_user_id_by_name_zip(retail: Retail, first_name: str, last_name: str, zi
     raise RetailError("User not found")
 
 
-def get_user_details(retail: Retail, user_id: str) -> Entity:
+def get_user_details(retail: Retail, user_id: UserId) -> Entity:
     """The user's name, address, e-mail, payment methods and order ids."""
     return retail.user(user_id)
 
 
-def get_order_details(retail: Retail, order_id: str) -> Entity:
+def get_order_details(retail: Retail, order_id: OrderId) -> Entity:
     """The order with its items, status and payment history."""
     return show_order(retail, retail.order(order_id))
 
 
-def get_product_details(retail: Retail, product_id: str) -> Entity:
+def get_product_details(retail: Retail, product_id: ProductId) -> Entity:
     """The product with all its variants."""
     return retail.product(product_id)
 
 
-def get_item_details(retail: Retail, item_id: str) -> Entity:
+def get_item_details(retail: Retail, item_id: ItemId) -> Entity:
     """One variant: its options, price and whether it is available."""
     product_id = product_of_item(retail.state.base).get(item_id)
     if product_id is None:
@@ -82,21 +94,21 @@ def list_all_product_types(retail: Retail) -> str:
     return retail.state.base.derived("product_types", build)
 
 
-def calculate(retail: Retail, expression: str) -> str:
+def calculate(retail: Retail, expression: Expression) -> str:
     """The value of an arithmetic expression, rounded to two decimals, as text."""
     if not all(char in "0123456789+-*/(). " for char in expression):
         raise RetailError("Invalid characters in expression")
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise RetailError(f"Expression too long: {len(expression)} characters, at most {MAX_EXPRESSION_CHARS}")
     try:
-        return str(round(float(_value(ast.parse(expression.strip(), mode="eval").body)), 2))
+        return str(round(float(_value(ast.parse(expression.strip(), "<string>", "eval").body)), 2))
     except SyntaxError as error:
-        raise RetailError("invalid syntax") from error
+        raise RetailError(str(error)) from error
     except (ArithmeticError, ValueError, TypeError, RecursionError) as error:
         raise RetailError(str(error)) from error
 
 
-def transfer_to_human_agents(retail: Retail, summary: str) -> str:
+def transfer_to_human_agents(retail: Retail, summary: Summary) -> str:
     """Hands the conversation over; changes no state."""
     return "Transfer successful"
 

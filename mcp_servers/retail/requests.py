@@ -1,7 +1,7 @@
 """One customer request each: who asks, what is said, what a careful agent does, and what a careless one would do.
 
-Knows nothing about MCP or grading. Each builder takes a Scene and answers a Request, or None where the scene doesn't fit
-(the caller draws another). Used by refusals.py and tasks.py.
+Knows nothing about MCP or grading. Each builder takes a Scene and answers a Request, or None where the scene doesn't
+fit (the caller draws another). Used by refusals.py and tasks.py.
 """
 
 from __future__ import annotations

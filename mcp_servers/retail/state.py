@@ -5,6 +5,7 @@ Knows nothing about MCP, HTTP, tasks or grading. Used by reads.py and writes.py 
 
 from __future__ import annotations
 
+from mcp_servers.errors import ToolFault
 from mcp_servers.state import Base, Entity, State
 
 USERS, ORDERS, PRODUCTS = "users", "orders", "products"
@@ -19,8 +20,8 @@ OPTIONAL_ORDER_FIELDS = (
 )
 
 
-class RetailError(Exception):
-    """What a tool tells the agent when it can't do what was asked; the text is the agent's to read."""
+class RetailError(ToolFault):
+    """A retail tool can't do what was asked."""
 
 
 class Retail:
@@ -69,7 +70,7 @@ def users_by_email(base: Base) -> dict[str, str]:
 
 
 def users_by_name(base: Base) -> dict[tuple[str, str], list[str]]:
-    """(First name, last name), both in lower case → user ids in base order. Zip codes can change, so they are not in it."""
+    """(First name, last name), both in lower case → user ids in base order. Zip codes can change: not in it."""
 
     def build(base: Base) -> dict[tuple[str, str], list[str]]:
         index: dict[tuple[str, str], list[str]] = {}

@@ -1,7 +1,7 @@
 """Seeded, unlimited retail tasks: a customer's message and the state that the right answer leaves.
 
-Knows nothing about MCP or agents. Expected states come from executing the right actions; each task is checked when it is
-made: the right actions solve it, doing nothing and careless variants don't. Used by server.py, training/nano and tests.
+Knows nothing about MCP or agents. Expected states come from executing the right actions; each task is checked when made:
+the right actions solve it, doing nothing and careless variants don't. Used by server.py, demonstrations.py and tests.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _identity(base: Base, user: Entity, wording: Wording, *, by_name: bool, know
 
 
 def _holds(base: Base, draft: Draft, kind: str) -> bool:
-    """Whether the right actions work, do something (unless they refuse), and differ from every careless variant in effect."""
+    """Whether the right actions work, do something (unless they refuse), and end elsewhere than careless ones."""
     retail = open_retail(base)
     for name, arguments in draft.right():
         result = call_tool(retail, name, arguments)

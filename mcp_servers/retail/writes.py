@@ -1,7 +1,7 @@
 """The seven retail tools that change state, each with its checks in a fixed order before the first change.
 
-Knows nothing about MCP. With `retail.tau2` they keep the published oddities (last variant's price on every line, unrounded
-differences, refunds of refunds); without, they behave as the policy says. Listed for callers in tools.py.
+Knows nothing about MCP. With `retail.tau2` they keep the published oddities (last variant's price on every line,
+unrounded differences, refunds of refunds); without, they behave as the policy says. Listed for callers in tools.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_servers.retail.reads import show_order
+from mcp_servers.retail.records import (
+    City,
+    Country,
+    ItemIds,
+    NewItemIds,
+    OrderId,
+    PaymentMethodId,
+    Reason,
+    StateCode,
+    Street,
+    Suite,
+    UserId,
+    Zip,
+)
 from mcp_servers.retail.state import ORDERS, PRODUCTS, USERS, Retail, RetailError
 from mcp_servers.state import Entity
 
@@ -31,7 +45,7 @@ class ItemComplaints:
     """Whether an item may not be replaced by itself."""
 
 
-def cancel_pending_order(retail: Retail, order_id: str, reason: str) -> Entity:
+def cancel_pending_order(retail: Retail, order_id: OrderId, reason: Reason) -> Entity:
     """Cancels the order and refunds what was paid; a gift card is credited at once."""
     order = retail.order(order_id)
     if order["status"] != "pending":
@@ -48,7 +62,14 @@ def cancel_pending_order(retail: Retail, order_id: str, reason: str) -> Entity:
 
 
 def modify_pending_order_address(
-    retail: Retail, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
+    retail: Retail,
+    order_id: OrderId,
+    address1: Street,
+    address2: Suite,
+    city: City,
+    state: StateCode,
+    country: Country,
+    zip: Zip,
 ) -> Entity:
     """Replaces the order's shipping address; the user's own address stays."""
     _check_modifiable(retail, retail.order(order_id))
@@ -57,7 +78,7 @@ def modify_pending_order_address(
     return show_order(retail, order)
 
 
-def modify_pending_order_payment(retail: Retail, order_id: str, payment_method_id: str) -> Entity:
+def modify_pending_order_payment(retail: Retail, order_id: OrderId, payment_method_id: PaymentMethodId) -> Entity:
     """Pays the order with another of its owner's methods and refunds the first one."""
     order = retail.order(order_id)
     _check_modifiable(retail, order)
@@ -78,7 +99,7 @@ def modify_pending_order_payment(retail: Retail, order_id: str, payment_method_i
 
 
 def modify_pending_order_items(
-    retail: Retail, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
+    retail: Retail, order_id: OrderId, item_ids: ItemIds, new_item_ids: NewItemIds, payment_method_id: PaymentMethodId
 ) -> Entity:
     """Replaces items by other variants of the same products and charges or refunds the difference; once per order."""
     order = retail.order(order_id)
@@ -103,7 +124,7 @@ def modify_pending_order_items(
 
 
 def exchange_delivered_order_items(
-    retail: Retail, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
+    retail: Retail, order_id: OrderId, item_ids: ItemIds, new_item_ids: NewItemIds, payment_method_id: PaymentMethodId
 ) -> Entity:
     """Requests an exchange for other variants of the same products; once per order, money moves later."""
     order = retail.order(order_id)
@@ -128,7 +149,9 @@ def exchange_delivered_order_items(
     return show_order(retail, order)
 
 
-def return_delivered_order_items(retail: Retail, order_id: str, item_ids: list[str], payment_method_id: str) -> Entity:
+def return_delivered_order_items(
+    retail: Retail, order_id: OrderId, item_ids: ItemIds, payment_method_id: PaymentMethodId
+) -> Entity:
     """Requests a return, refunded to the original method or a gift card; once per order, money moves later."""
     order = retail.order(order_id)
     if order["status"] != "delivered":
@@ -148,7 +171,14 @@ def return_delivered_order_items(retail: Retail, order_id: str, item_ids: list[s
 
 
 def modify_user_address(
-    retail: Retail, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
+    retail: Retail,
+    user_id: UserId,
+    address1: Street,
+    address2: Suite,
+    city: City,
+    state: StateCode,
+    country: Country,
+    zip: Zip,
 ) -> Entity:
     """Replaces the user's default address; orders keep theirs."""
     retail.user(user_id)

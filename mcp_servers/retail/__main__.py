@@ -1,0 +1,19 @@
+"""`python -m mcp_servers.retail`: serves the retail world over MCP, with its state control beside it."""
+
+from __future__ import annotations
+
+import argparse
+
+from mcp_servers.command import arguments, main
+from mcp_servers.retail.server import open_base, retail_world
+from mcp_servers.world import World
+
+
+def _world(options: argparse.Namespace) -> World:
+    return retail_world(open_base(options.db, options.seed), tau2=options.tau2)
+
+
+if __name__ == "__main__":
+    parser = arguments("retail", "Retail: customers, orders and products, for agents over MCP.")
+    parser.add_argument("--tau2", action="store_true", help="keep the published oddities of the tau2-bench tools")
+    main(parser, _world)

@@ -1,0 +1,161 @@
+"""One HTTP server for a world: MCP for agents under `/s/<session key>/mcp`, state control apart, `/health`.
+
+Knows nothing about any domain. MCP is stateless streamable HTTP, both protocol versions through the SDK; the session is
+in the path, so nothing depends on a connection. Used by command.py, and by tests that want the ASGI app in process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.resources import TextResource
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import TypeAdapter
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_servers.control import control_app
+from mcp_servers.errors import ServerError, SessionUnknown
+from mcp_servers.sessions import Session, Sessions
+from mcp_servers.toolbox import ToolResult
+from mcp_servers.world import World
+
+SESSION = "mcp_servers.session"
+KEY_HEADER = "x-idempotency-key"
+KEY_META = "harness/idempotency-key"
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+log = logging.getLogger(__name__)
+
+
+class SessionServer(MCPServer[Any]):
+    """The SDK's server with its tool calls run on the session that the request's path names."""
+
+    def __init__(self, world: World, sessions: Sessions, only: Session | None = None) -> None:
+        """`only` is the one session of a server that is spoken to over stdio."""
+        policy = TextResource(uri=f"policy://{world.name}", name="policy", mime_type="text/markdown", text=world.policy)
+        super().__init__(world.name, tools=_tools(world), resources=[policy], log_level="WARNING", subscriptions=False)
+        self._sessions = sessions
+        self._only = only
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult:
+        """Calls a tool once per idempotency key (header or `_meta`); its errors are results that the agent reads."""
+        request = context.request_context.request if context else None
+        meta = (context.request_context.meta if context else None) or {}
+        call_key = (request.headers.get(KEY_HEADER) if request else None) or meta.get(KEY_META)
+        session = self._only or cast("Session", request.scope[SESSION] if request else None)
+        try:
+            result = self._sessions.call(session, name, arguments, str(call_key) if call_key else None)
+        except ServerError as error:
+            log.warning("session %s: %s", session.id, error)
+            result = ToolResult(f"Error: {error.found}; {error.fix}", is_error=True)
+        return CallToolResult(
+            content=[TextContent(type="text", text=result.text)],
+            structured_content=result.value,
+            is_error=result.is_error,
+        )
+
+
+class WorldApp:
+    """The ASGI app of a world."""
+
+    def __init__(self, world: World, sessions: Sessions, control_key: str, *, loopback: bool = True) -> None:
+        """`loopback` refuses requests that name another host, so no web page gets here by a name of its own."""
+        self._world = world
+        self._sessions = sessions
+        self._control: ASGIApp = control_app(world, sessions, control_key)
+        server = SessionServer(world, sessions)
+        security = TransportSecuritySettings(
+            enable_dns_rebinding_protection=loopback,
+            allowed_hosts=[name for host in LOOPBACK_HOSTS for name in (host, f"{host}:*")],
+            allowed_origins=[f"http://{host}:*" for host in LOOPBACK_HOSTS],
+        )
+        self._manager = StreamableHTTPSessionManager(
+            server._lowlevel_server,  # pyright: ignore[reportPrivateUsage]
+            json_response=True,
+            stateless=True,
+            security_settings=security,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Requests can be answered while this is entered."""
+        async with self._manager.run():
+            yield
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts = scope["path"].split("/")
+        if len(parts) == 4 and parts[1] == "s" and parts[3] == "mcp":
+            try:
+                session = self._sessions.by_key(parts[2])
+            except SessionUnknown as error:
+                await _reply(
+                    send, 404, {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": str(error)}}
+                )
+                return
+            await self._manager.handle_request({**scope, SESSION: session}, receive, send)
+        elif parts[1] == "control":
+            await self._control(scope, receive, send)
+        elif scope["path"] == "/health":
+            await _reply(send, 200, {"status": "ok", "server": self._world.name, "sessions": len(self._sessions)})
+        else:
+            await _reply(send, 404, {"error": "not found"})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with self.running():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        self._sessions.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _tools(world: World) -> list[Tool]:
+    tools: list[Tool] = []
+    for name, function in world.toolbox.tools.items():
+        text, writes = world.texts[name], name in world.toolbox.writes
+        annotations = ToolAnnotations(
+            title=text.title,
+            read_only_hint=not writes,
+            destructive_hint=writes,
+            idempotent_hint=not writes or text.idempotent,
+            open_world_hint=False,
+        )
+        tool = Tool.from_function(
+            function,
+            name=name,
+            title=text.title,
+            description=text.description,
+            # The first parameter is the session's view: filled in here, so agents are not told of it.
+            context_kwarg=next(iter(inspect.signature(function).parameters)),
+            annotations=annotations,
+            structured_output=False,
+        )
+        if text.output is not None:
+            tool.fn_metadata.output_schema = TypeAdapter(text.output).json_schema()
+        tools.append(tool)
+    return tools
+
+
+async def _reply(send: Send, status: int, body: dict[str, Any]) -> None:
+    payload = json.dumps(body).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(payload)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": payload})

@@ -1,0 +1,121 @@
+"""A server's tools by name, and the one way to call them: check the arguments, run, answer text.
+
+Knows nothing about MCP, HTTP or any domain. A tool is a function whose first parameter is the session's view of its
+world (anything with a `state`), the others strings or lists of strings. Used by each server's tools.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, get_type_hints
+
+from mcp_servers.errors import ToolFault
+from mcp_servers.state import State
+
+ToolFunction = Callable[..., Any]
+MAX_ARGUMENT_CHARS = 10_000
+MAX_ARGUMENT_ITEMS = 100
+
+
+class View(Protocol):
+    """A session as a world's tools see it."""
+
+    @property
+    def state(self) -> State:
+        """The session's state."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call answers."""
+
+    text: str
+    """What the agent reads: bare text, or JSON."""
+    is_error: bool = False
+    """Whether the call failed; the state is then as before."""
+    value: Any = None
+    """The JSON object behind the text, where it is one; None otherwise."""
+
+
+class Toolbox:
+    """The tools of one world."""
+
+    def __init__(self, reads: Iterable[ToolFunction], writes: Iterable[ToolFunction]) -> None:
+        self.writes = {tool.__name__: tool for tool in writes}
+        self.tools = {tool.__name__: tool for tool in reads} | self.writes
+        self._parameters = {name: _parameters(tool) for name, tool in self.tools.items()}
+
+    def call(self, view: View, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Runs one tool and commits what it did. See `run`."""
+        result = self.run(view, name, arguments)
+        view.state.commit()
+        return result
+
+    def run(self, view: View, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Runs one tool and leaves what it did as the state's draft, for the caller to commit or roll back.
+
+        A call that fails leaves no draft and answers `Error: …`; nothing is raised for the agent's faults.
+        """
+        try:
+            value = self._checked(name, arguments)(view, **arguments)
+        except ToolFault as fault:
+            view.state.rollback()
+            return ToolResult(_printable(f"Error: {fault}"), is_error=True)
+        except BaseException:
+            view.state.rollback()
+            raise
+        if isinstance(value, str):
+            return ToolResult(_printable(value))
+        return ToolResult(json.dumps(value), value=value)
+
+    def _checked(self, name: str, arguments: Mapping[str, Any]) -> ToolFunction:
+        parameters = self._parameters.get(name)
+        if parameters is None:
+            raise ToolFault(f"Tool '{name[:80]}' not found.")
+        for given, value in arguments.items():
+            if given not in parameters:
+                known = ", ".join(parameters) or "no arguments"
+                raise ToolFault(f"{name}() got an unexpected argument '{given[:80]}'; it takes {known}")
+            complaint = _complaint(value, parameters[given])
+            if complaint:
+                raise ToolFault(f"{name}() argument '{given}' {complaint}")
+        if len(arguments) < len(parameters):
+            missing = [parameter for parameter in parameters if parameter not in arguments]
+            raise ToolFault(f"{name}() is missing {', '.join(missing)}")
+        return self.tools[name]
+
+
+def _parameters(tool: ToolFunction) -> dict[str, type]:
+    """Parameter name → str or list, the view left out."""
+    hints = get_type_hints(tool)
+    names = list(inspect.signature(tool).parameters)[1:]
+    kinds = {name: list if getattr(hints[name], "__origin__", None) is list else hints[name] for name in names}
+    strange = {name: kind for name, kind in kinds.items() if kind not in (str, list)}
+    if strange:
+        raise TypeError(f"{tool.__name__}: parameters must be str or list[str], found {strange}")
+    return kinds
+
+
+def _complaint(value: Any, wanted: type) -> str | None:
+    if wanted is str:
+        if type(value) is not str:
+            return f"must be a string, got {reprlib.repr(value)}"
+        return (
+            None if len(value) <= MAX_ARGUMENT_CHARS else f"has {len(value)} characters, at most {MAX_ARGUMENT_CHARS}"
+        )
+    if type(value) is not list:
+        return f"must be a list of strings, got {reprlib.repr(value)}"
+    items = cast("list[Any]", value)
+    if len(items) > MAX_ARGUMENT_ITEMS:
+        return f"has {len(items)} items, at most {MAX_ARGUMENT_ITEMS}"
+    return next((f"item {n}: {found}" for n, item in enumerate(items) if (found := _complaint(item, str))), None)
+
+
+def _printable(text: str) -> str:
+    """The text with lone surrogates replaced: JSON can bring them in, UTF-8 can't carry them out."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
