@@ -1,6 +1,7 @@
 """A judge that answers by script, behind a real OpenAI-compatible HTTP endpoint, and groups for it to judge.
 
-Each trajectory's last words hold its worth ("worth 0.70"), so the honest answer is known; a script may answer otherwise.
+Each trajectory's last words hold its worth ("worth 0.70"), so the honest answer is known; a script may answer
+otherwise.
 """
 
 from __future__ import annotations
@@ -124,9 +125,7 @@ async def scripted_judge(script: Script) -> AsyncIterator[ScriptedJudge]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        async with asyncio.timeout(20):
-            while not server.started:
-                await asyncio.sleep(0.01)
+        # The socket listens already: what comes before the server is up waits in the backlog.
         yield judge
     finally:
         server.should_exit = True

@@ -15,6 +15,8 @@ from harness.scoring.rubric import Rubric
 
 EXPLANATION_CHARACTERS = 2000
 ANSWER_CHARACTERS = 200_000
+# Deep nesting makes each try slow, so that a text of brackets alone would take minutes.
+FAILED_STARTS = 100
 
 
 class AnswerError(ValueError):
@@ -97,8 +99,8 @@ def _json_values(text: str) -> Iterator[Any]:
     An array inside a broken object may be a draft of what its lost part would have said. Raises AnswerError for a key
     that stands twice.
     """
-    place, broken = 0, False
-    while place < len(text):
+    place, broken, failed_starts = 0, False, 0
+    while place < len(text) and failed_starts < FAILED_STARTS:
         starts = [start for start in (text.find("{", place), text.find("[", place)) if start >= 0]
         if not starts:
             return
@@ -108,6 +110,7 @@ def _json_values(text: str) -> Iterator[Any]:
         except _TwiceError as error:
             raise AnswerError(str(error)) from error
         except (ValueError, RecursionError):
+            failed_starts += 1
             broken = broken or text[start] == "{"
             place = start + 1
             continue

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from harness.scoring.judge import Judge
 from harness.scoring.ruler import is_unscored, ruler_score_group
@@ -100,8 +100,6 @@ def drip(call: Call) -> Response:
         for _ in range(600):
             yield b" "
             await asyncio.sleep(0.05)
-
-    from starlette.responses import StreamingResponse
 
     return StreamingResponse(body(), media_type="application/json")
 
@@ -256,6 +254,3 @@ async def test_a_lost_connection_ends_unscored_and_loses_nothing() -> None:
     assert is_unscored(group)
     for was, now in zip(before.trajectories, group.trajectories, strict=True):
         assert (now.turns, now.scores, now.metrics, now.answer) == (was.turns, was.scores, was.metrics, was.answer)
-
-
-AwaitableResponse = Awaitable[Response]
