@@ -204,8 +204,8 @@ class EvaluationSection(Section):
     """Tasks to measure on."""
     tasks: Count = 128
     """Tasks of one measurement."""
-    seeds: Count = 3
-    """Independent samples of each task at temperature 1."""
+    samples: Count = 1
+    """Rollouts of each task at temperature 1; pass^k is told for every k up to it."""
     greedy: bool = True
     """Also measure at temperature 0."""
     before: bool = True

@@ -1,0 +1,169 @@
+"""What every run stands on: the engine, the task's tool server and the gateway, started together and stopped together.
+
+It knows nothing about rollouts, scores or training. The command line (`serve`, `rollout`, `eval`) and the training loop
+open one; whichever part dies first is named by `watch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.config import Config
+from harness.engine import Engine, EngineConfig, attach, start_engine
+from harness.errors import ConfigError, GatewayError
+from harness.gateway.client import GatewayClient, attach_gateway
+from harness.policy import Limits, Sampling
+from harness.process import Process, ProcessSpec, ready_line, start_process
+from harness.rollout import World
+from harness.session import CONTROL_KEY_VARIABLE, ToolServer, attach_tool_server, start_tool_server
+from traces.store import Store
+
+ADMIN_KEY_VARIABLE = "HARNESS_ADMIN_KEY"
+"""The gateway finds its admin key here: command lines can be read by everybody on the machine."""
+
+STORE_FILE = "traces.db"
+LOGS_FOLDER = "logs"
+BASE_NAME = "base"
+
+NANO = Path(__file__).parent.parent / "training" / "nano" / "weights"
+"""The shipped small policy. A path and not an import: this package may not import `training`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The running parts."""
+
+    engine: Engine
+    """Samples the policy."""
+    server: ToolServer
+    """Makes, isolates and grades the tasks."""
+    gateway: GatewayClient
+    """Opens and seals rollouts."""
+    processes: tuple[Process, ...]
+    """Every child that must stay alive; none for parts that were attached to."""
+
+    async def watch(self, *others: Process) -> Process:
+        """Wait until any of our processes, or of `others`, ends; returns that one."""
+        waits = {asyncio.create_task(process.wait()): process for process in (*self.processes, *others)}
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return waits[next(iter(done))]
+
+    def world(self, config: Config, store: Store, temperature: float) -> World:
+        """What rollouts of this configuration run in, sampled at `temperature`."""
+        section = config.rollout
+        return World(
+            run_id=config.run.name,
+            server=self.server,
+            gateway=self.gateway,
+            store=store,
+            sampling=Sampling(temperature=temperature, max_tokens=section.answer_tokens, top_p=section.top_p),
+            limits=Limits(turns=section.turns, tokens=section.tokens, wall_s=config.agent.time_limit_s),
+            slots=asyncio.Semaphore(section.concurrency),
+        )
+
+
+def model_folder(name: str) -> str:
+    """`nano` as the folder of the shipped weights; anything else as it is."""
+    return str(NANO) if name == "nano" else name
+
+
+@contextlib.asynccontextmanager
+async def start_stack(config: Config, run_dir: Path, *, adapter_slots: int = 4) -> AsyncGenerator[Stack]:
+    """Start (or attach to) engine, tool server and gateway, all at once; stop them on leaving.
+
+    Raises EngineError, ToolServerError, GatewayError or ProcessError for the part that doesn't come up.
+    """
+    logs = run_dir / LOGS_FOLDER
+    async with contextlib.AsyncExitStack() as parts:
+        engine_up = asyncio.create_task(parts.enter_async_context(open_engine(config, logs, adapter_slots)))
+        server_up = asyncio.create_task(parts.enter_async_context(open_tool_server(config, logs)))
+        started = await asyncio.gather(engine_up, server_up, return_exceptions=True)
+        for outcome in started:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        engine, server = engine_up.result(), server_up.result()
+        gateway, gateway_process = await parts.enter_async_context(
+            open_gateway(engine, run_dir, config.tools.call_timeout_s)
+        )
+        running = (engine.process, server.process, gateway_process)
+        yield Stack(engine, server, gateway, tuple(process for process in running if process is not None))
+
+
+@contextlib.asynccontextmanager
+async def open_engine(config: Config, logs: Path, adapter_slots: int) -> AsyncGenerator[Engine]:
+    """The configured engine; `adapter_slots` policy versions can be served at once."""
+    section = config.engine
+    if section.url is not None:
+        yield await attach(section.url)
+        return
+    settings = EngineConfig(
+        model=model_folder(config.model.name),
+        log_path=logs / "engine.log",
+        served_name=BASE_NAME,
+        dtype=section.dtype,
+        max_model_len=section.max_model_len,
+        max_num_seqs=section.max_num_seqs,
+        max_loras=adapter_slots,
+        max_lora_rank=max(8, config.training.lora_rank),
+        tool_parser=section.tool_call_parser,
+        reasoning_parser=section.reasoning_parser,
+        cpu_kvcache_gib=max(1, round(section.kv_cache_gib)),
+        gpu_memory_share=section.gpu_memory_utilization,
+        startup_timeout_s=section.start_timeout_s,
+        extra_args=section.extra_args,
+    )
+    async with start_engine(settings) as engine:
+        yield engine
+
+
+@contextlib.asynccontextmanager
+async def open_tool_server(config: Config, logs: Path) -> AsyncGenerator[ToolServer]:
+    """The configured tool server: started, or attached to."""
+    section = config.tools
+    if section.url is None or section.control_url is None:
+        async with start_tool_server(section.server, logs, args=section.args) as server:
+            yield server
+        return
+    control_key = os.environ.get(CONTROL_KEY_VARIABLE)
+    if not control_key:
+        raise ConfigError(
+            f"attach to the tool server at {section.url}",
+            f"{CONTROL_KEY_VARIABLE} is not set",
+            "set it to the control key that the server was started with",
+        )
+    async with attach_tool_server(section.server, section.url, section.control_url, control_key) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(
+    engine: Engine, run_dir: Path, tool_timeout_s: float = 60.0
+) -> AsyncGenerator[tuple[GatewayClient, Process]]:
+    """A gateway process in front of `engine`, writing to the run's store; raises GatewayError without an address."""
+    admin_key = secrets.token_urlsafe(24)
+    argv = (sys.executable, "-m", "harness.gateway", "--engine-url", engine.url, "--model", engine.model_name)
+    spec = ProcessSpec(
+        (*argv, "--store", str(run_dir / STORE_FILE), "--tool-timeout-s", str(tool_timeout_s)),
+        run_dir / LOGS_FOLDER / "gateway.log",
+        name="gateway",
+        env={ADMIN_KEY_VARIABLE: admin_key},
+        ready=ready_line('{"'),
+    )
+    async with start_process(spec) as process:
+        said = json.loads(str(process.ready))
+        if not isinstance(said, dict) or "url" not in said:
+            raise GatewayError("the gateway's address", f"its ready line was {process.ready!r}", "see logs/gateway.log")
+        async with attach_gateway(str(said["url"]), admin_key) as client:  # pyright: ignore[reportUnknownArgumentType]
+            yield client, process

@@ -1,0 +1,188 @@
+"""`harness train`: evaluate, then alternate rollouts and optimizer steps until the policy is trained, evaluate, report.
+
+It knows nothing about torch, tokens or HTTP: it starts the parts, hands tasks to groups and groups to the store, from
+which the trainer process takes them. Found by the command line through the entry-point group `harness.commands`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Coroutine, Generator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from harness.agent import load_agent
+from harness.config import Config
+from harness.config_source import write_config
+from harness.errors import TrainingError
+from harness.live import Display, show_progress
+from harness.measure import Measurement
+from harness.outcomes import Outcome
+from harness.policy import Policy
+from harness.process import Process, ProcessSpec, start_process
+from harness.report import terminal_table, write_report
+from harness.run_facts import AFTER, BEFORE, record_phase
+from harness.stack import LOGS_FOLDER, STORE_FILE, Stack, model_folder, start_stack
+from traces.store import Store
+from training.config import TrainerConfig, trainer_config
+from training.groups import GroupMaker
+from training.rollouts import rewind
+
+CONFIG_FILE = "config.toml"
+T = TypeVar("T")
+
+
+def command(config: Config, *, resume: bool) -> int:
+    """Run or resume `harness train`; the exit code. Raises HarnessError or StoreError for what a person can mend."""
+    load_agent(config.agent.spec)  # a missing agent is told before anything is started or written
+    folder = Path(config.run.folder) / config.run.name
+    write_config(config, folder / CONFIG_FILE, f"harness train --resume {folder}")
+    with show_progress(f"harness train · {folder}") as display:
+        asyncio.run(Training(config, folder, display).run(resume=resume))
+    report = write_report(folder)
+    console = Console()
+    console.print(terminal_table(folder))
+    console.print(f"report    {report}\ncurve     {folder / 'reward.png'}\nadapters  {folder / 'adapters'}")
+    console.print(f"look at a rollout: harness show {folder}\nevaluate again:    harness eval {folder}")
+    return 0
+
+
+class Training:
+    """One `harness train` under way."""
+
+    def __init__(self, config: Config, folder: Path, display: Display) -> None:
+        self._config = config
+        self._folder = folder
+        self._display = display
+        self._store = Store(folder / STORE_FILE)
+        self._passed: list[bool] = []
+        self._endings: dict[str, int] = {}
+
+    async def run(self, *, resume: bool) -> None:
+        """Everything from the start of the engine to the last evaluation; what is done already is not done again."""
+        run_id = self._config.run.name
+        self._store.abandon_open_rollouts(run_id)
+        rewind(self._store, run_id)
+        with self._phase("start engine, tools, gateway"):
+            slots = self._config.training.max_staleness + 2
+            stack = await self._stack(slots)
+        try:
+            await self._guarded(stack, self._phases(stack, resume))
+        finally:
+            await self._parts.aclose()
+            self._store.close()
+
+    async def _stack(self, slots: int) -> Stack:
+        self._parts = contextlib.AsyncExitStack()
+        return await self._parts.enter_async_context(start_stack(self._config, self._folder, adapter_slots=slots))
+
+    async def _phases(self, stack: Stack, resume: bool) -> None:
+        config = self._config
+        trainer = trainer_config(config, model_folder(config.model.name), stack.engine.url, stack.engine.model_name)
+        measurement = Measurement(config, stack, self._store, self._folder)
+        if config.evaluation.before:
+            policy = Policy(stack.engine.model_name)
+            await self._measure(measurement, BEFORE, policy)
+        final = await self._train(stack, trainer)
+        if config.evaluation.after:
+            await self._measure(measurement, AFTER, final)
+        if config.evaluation.before or config.evaluation.after:
+            with self._phase("do-nothing agent"):
+                await measurement.doing_nothing(final, self._count)
+
+    async def _measure(self, measurement: Measurement, label: str, policy: Policy) -> None:
+        with self._phase(f"evaluate {label}"):
+            self._passed = []
+            self._display.update(total=measurement.rollouts(), unit="rollouts", policy_version=policy.version)
+            await measurement.policy(label, policy, self._count)
+
+    async def _train(self, stack: Stack, trainer: TrainerConfig) -> Policy:
+        """Serve what is trained so far, then let the trainer take steps while groups are made for it."""
+        await self._serve_latest(stack)
+        if self._latest().version < trainer.training.steps:
+            with self._phase("train"):
+                self._passed = []
+                self._display.update(total=trainer.training.steps, unit="steps", done=self._latest().version)
+                trainer.write(self._folder)
+                argv = (sys.executable, "-m", "training.trainer", "--run", str(self._folder))
+                spec = ProcessSpec(argv, self._folder / LOGS_FOLDER / "trainer.log", name="trainer")
+                async with start_process(spec) as process:
+                    await self._until_trained(
+                        GroupMaker(self._config, stack, self._store, trainer, self._tell), process
+                    )
+        return self._latest()
+
+    async def _until_trained(self, maker: GroupMaker, process: Process) -> None:
+        making = asyncio.create_task(maker.make_groups())
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait({making, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if making.done():
+                making.result()
+            if process.returncode != 0:
+                raise self._stopped(process)
+        finally:
+            ended.cancel()
+            making.cancel()
+            await asyncio.gather(making, ended, return_exceptions=True)
+
+    async def _serve_latest(self, stack: Stack) -> None:
+        for record in self._store.policies(self._config.run.name)[-self._config.training.max_staleness - 1 :]:
+            if record.adapter_path is not None:
+                await stack.engine.load_adapter(record.model, Path(record.adapter_path))
+
+    def _latest(self) -> Policy:
+        record = self._store.latest_policy(self._config.run.name)
+        return Policy("base") if record is None else Policy(record.model, record.version, record.adapter_path)
+
+    async def _guarded(self, stack: Stack, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result, unless a part of the stack ends first: then the work is cancelled and that part named."""
+        working = asyncio.create_task(work)
+        watching = asyncio.create_task(stack.watch())
+        try:
+            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise self._stopped(watching.result())
+            return working.result()
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
+    def _stopped(self, process: Process) -> TrainingError:
+        ended = process.error(f"it ended with code {process.returncode}", "")
+        fix = f"nothing that ended is lost; read the log, then: harness train --resume {self._folder}"
+        return TrainingError(f"train in {self._folder}", f"{process.spec.name}: {ended.found}", fix)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Generator[None]:
+        """Name the phase on the display and record how long it took, however it ends."""
+        self._display.update(phase=name)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            record_phase(self._folder, name, time.monotonic() - started)
+
+    def _count(self, outcome: Outcome) -> None:
+        """Take one rollout of an evaluation into the display."""
+        self._note(outcome.ending, outcome.passed)
+        self._display.update(done=self._display.progress.done + 1)
+
+    def _tell(self, **changes: Any) -> None:
+        """Take news of the training phase into the display."""
+        for ending, passed in changes.pop("outcomes", ()):
+            self._note(ending, passed)
+        self._display.update(**changes)
+
+    def _note(self, ending: str, passed: bool | None) -> None:
+        self._endings[ending] = self._endings.get(ending, 0) + 1
+        if passed is not None:
+            self._passed = [*self._passed, passed][-256:]
+        reward = sum(self._passed) / len(self._passed) if self._passed else None
+        self._display.update(rollouts=self._display.progress.rollouts + 1, reward=reward, endings=dict(self._endings))
