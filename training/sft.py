@@ -1,4 +1,4 @@
-"""Supervised training of a small network on demonstrations: batches by length, Muon and AdamW, one pass over the prefix a step.
+"""Supervised training of a small network on demonstrations: batches by length, Muon and AdamW, the prefix once a step.
 
 It knows nothing about tool servers, tokenizers or files. Runs for a given time, since that is what is scarce on a CPU.
 Called by `training.nano.build`.
@@ -84,7 +84,7 @@ def train_sft(
     config: SftConfig,
     report: Callable[[float, int, float], None],
 ) -> int:
-    """Trains in place for `config.minutes`; `report(share of time, step, loss)` is called after every step. Returns the steps."""
+    """Trains in place for `config.minutes`; calls `report(share of time, step, loss)` each step. Returns the steps."""
     rng = np.random.default_rng(config.seed)
     matrices = [w for name, w in network.named_parameters() if w.ndim == 2 and "embed" not in name]
     others = [w for name, w in network.named_parameters() if w.ndim != 2 or "embed" in name]
@@ -128,7 +128,10 @@ def teacher_forced(network: Nano, episodes: Sequence[Episode], prefix_P: Ids) ->
         logp = logps.gather(1, wanted[:, None])[:, 0].split(chosen.sum(1).tolist())
         for row, hits, values in zip(rows, right, logp, strict=True):
             results.setdefault(row.kind, []).append((float(hits.all()), float(values.sum().exp())))
-    return {kind: (float(np.mean([a for a, _ in pairs])), float(np.mean([b for _, b in pairs]))) for kind, pairs in results.items()}
+    return {
+        kind: (float(np.mean([a for a, _ in pairs])), float(np.mean([b for _, b in pairs])))
+        for kind, pairs in results.items()
+    }
 
 
 def _loss(network: Nano, batch: list[Episode], prefix_P: Ids, others: float) -> Tensor:

@@ -1,9 +1,9 @@
-"""Conversations in which an expert, or on purpose a careless agent, works retail tasks; and a way to play tasks over pipes.
+"""Conversations in which an expert, or on purpose a careless agent, works retail tasks; and tasks played over pipes.
 
 Each turn is one tool call with a short note that quotes what is about to be used, or the closing text. It knows nothing
 about models or tokens. Run as a command, so that nobody has to import it:
-`python -m mcp_servers.retail.demonstrations --split train --count 100 --seed 0 --sloppy 0.0` prints JSON lines, the tools
-first; `--play` reads commands from standard input instead (see `play`). `training/nano` reads both.
+`python -m mcp_servers.retail.demonstrations --split train --count 100 --seed 0 --sloppy 0.0` prints JSON lines, the
+tools first; `--play` reads commands from standard input instead (see `play`). `training/nano` reads both.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def converse(base: Base, task: Task, actions: list[Action], *, refuses: bool) ->
 
 
 def demonstrations(base: Base, given: argparse.Namespace) -> Iterator[Message]:
-    """One record a task: `id`, `kind`, `difficulty`, `refusal`, `careless` (whether it shows a mistake) and `messages`."""
+    """One record a task: `id`, `kind`, `difficulty`, `refusal`, `careless` (it shows a mistake) and `messages`."""
     kinds, numbers = given.kinds.split(","), range(given.offset, given.offset + given.count)
     for number in numbers:
         task = generate_tasks(given.split, given.seed, number, 1, base=base, kinds=kinds)[0]
@@ -165,8 +165,8 @@ class Table:
 
 
 def play(lines: Iterator[str]) -> None:
-    """Answers each JSON line with one: `open` (split, seed, offset, count) → tasks, `call` (seat, name, arguments) → text,
-    `grade` (seat) → whether the state is as expected. A seat is a task's place in the last `open`.
+    """Answers each JSON line with one: `open` (split, seed, offset, count) → tasks, `call` (seat, name, arguments) →
+    text, `grade` (seat) → whether the state is as expected. A seat is a task's place in the last `open`.
     """
     table = Table()
     for line in lines:
@@ -196,7 +196,7 @@ def _line_of(base: Base, task: Task, product_id: str) -> Entity | None:
 
 
 def _understood(base: Base, task: Task, line: Entity) -> Entity:
-    """The variant that the message asks for: the one whose wanted options, as a customer says them, are named most fully."""
+    """The variant that the message asks for: the one whose wanted options are named most fully."""
     message = task["user_message"].split(line["name"], 1)[-1]
 
     def named(variant: Entity) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""The command that makes the shipped policy: demonstrations, tokenizer, careful training, then a little careless training.
+"""The command that makes the shipped policy: demonstrations, tokenizer, careful, then a little careless training.
 
-It knows nothing about reinforcement learning; what it leaves is imperfect on purpose, so that there is something to learn.
+It knows nothing about reinforcement learning; what it leaves is imperfect on purpose: there is something to learn.
 Run as `python -m training.nano.build --out training/nano/weights`; README.md beside it says what came out.
 """
 
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
-from training.nano.episodes import Demonstrations, Episode, Ids, demonstrate, encode_episodes, plain_texts, render_prefix
+from training.nano.episodes import Demonstrations, Episode, demonstrate, encode_episodes, plain_texts, render_prefix
 from training.nano.export import export_policy, load_policy
 from training.nano.induction import write_induction
 from training.nano.model import Nano, NanoConfig
 from training.nano.tokenizer import build_tokenizer, read_template
-from training.sft import SftConfig, parameter_count, teacher_forced, train_sft
+from training.sft import Ids, SftConfig, parameter_count, teacher_forced, train_sft
 
 VOCABULARY = 2560
 KINDS = "cancel,return,exchange,modify_items,order_address,payment,refuse,refuse"
@@ -28,11 +28,13 @@ KINDS = "cancel,return,exchange,modify_items,order_address,payment,refuse,refuse
 
 
 def build_careful(out: Path, minutes: float, seed: int, count: int) -> None:
-    """Tokenizer and network from nothing, trained on experts' conversations; the result is the ceiling, not what ships."""
+    """Tokenizer and network from nothing, trained on experts' conversations: the ceiling, not what ships."""
     torch.manual_seed(seed)
     shown = demonstrate("train", count, seed, kinds=KINDS, bases=7)
     names = [tool["function"]["name"] for tool in shown.tools]
-    tokenizer = build_tokenizer(plain_texts(shown, shown.records[:: max(1, len(shown.records) // 4000)]), names, VOCABULARY, read_template())
+    tokenizer = build_tokenizer(
+        plain_texts(shown, shown.records[:: max(1, len(shown.records) // 4000)]), names, VOCABULARY, read_template()
+    )
     network = Nano(NanoConfig(len(tokenizer)))
     write_induction(network)
     prefix_P, episodes = render_prefix(tokenizer, shown), encode_episodes(tokenizer, shown.records)
@@ -62,7 +64,9 @@ def build_careless(start: Path, out: Path, config: SftConfig, sloppy: float, cou
     _finish(network, (prefix_P, held), save)
 
 
-def _reporter(network: Nano, held: tuple[Ids, list[Episode]], save: Callable[[], None]) -> Callable[[float, int, float], None]:
+def _reporter(
+    network: Nano, held: tuple[Ids, list[Episode]], save: Callable[[], None]
+) -> Callable[[float, int, float], None]:
     """Prints the loss now and then, and eight times a phase saves and measures."""
     started, marks = time.monotonic(), [mark / 8 for mark in range(1, 8)]
     losses: list[float] = []
@@ -91,18 +95,27 @@ def _measure(network: Nano, held: tuple[Ids, list[Episode]]) -> None:
 
 
 def _say(**values: object) -> None:
-    print(json.dumps({name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}), flush=True)
+    print(
+        json.dumps({name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}),
+        flush=True,
+    )
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights", help="folder of the shipped policy")
-    parser.add_argument("--careful", type=Path, default=Path("careful"), help="folder of the policy before careless training")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "weights", help="folder of the shipped policy"
+    )
+    parser.add_argument(
+        "--careful", type=Path, default=Path("careful"), help="folder of the policy before careless training"
+    )
     parser.add_argument("--minutes", type=float, default=32.0, help="careful training; 0 takes what is in --careful")
     parser.add_argument("--careless-minutes", type=float, default=1.5, help="careless training; 0 leaves it out")
     parser.add_argument("--careless-rate", type=float, default=4e-4, help="learning rate of careless training")
-    parser.add_argument("--sloppy", type=float, default=0.5, help="share of careless conversations in careless training")
+    parser.add_argument(
+        "--sloppy", type=float, default=0.5, help="share of careless conversations in careless training"
+    )
     parser.add_argument("--count", type=int, default=36000, help="conversations for careful training")
     parser.add_argument("--seed", type=int, default=0, help="of tasks, weights and order")
     parser.add_argument("--threads", type=int, default=2, help="cores to use")
@@ -111,7 +124,9 @@ def main() -> None:
     if given.minutes > 0:
         build_careful(given.careful, given.minutes, given.seed, given.count)
     if given.careless_minutes > 0:
-        config = replace(SftConfig(given.careless_minutes, whole=1.0, hold=0.2, seed=given.seed), learning_rate=given.careless_rate)
+        config = replace(
+            SftConfig(given.careless_minutes, whole=1.0, hold=0.2, seed=given.seed), learning_rate=given.careless_rate
+        )
         build_careless(given.careful, given.out, config, given.sloppy, max(1000, int(6000 * given.careless_minutes)))
 
 

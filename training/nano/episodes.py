@@ -1,4 +1,4 @@
-"""Demonstrations as token arrays: the common prefix once, then each conversation with a mask of what the assistant wrote.
+"""Demonstrations as token arrays: the common prefix once, then each conversation and what in it the assistant wrote.
 
 It knows nothing about the network. Conversations come from a command of the tool server, so nothing of it is imported.
 Called by `training.nano.build`.
@@ -49,9 +49,11 @@ class Episode:
     """Number of tokens up to the end of the last tool call, or of the refusal: what success depends on."""
 
 
-def demonstrate(split: str, count: int, seed: int, *, sloppy: float = 0.0, kinds: str = "", bases: int = 1) -> Demonstrations:
-    """About `count` conversations of a split and seed; half of them in the world that tasks are served from, the others in
-    `bases - 1` worlds with other identifiers, so that these are read and not remembered.
+def demonstrate(
+    split: str, count: int, seed: int, *, sloppy: float = 0.0, kinds: str = "", bases: int = 1
+) -> Demonstrations:
+    """About `count` conversations of a split and seed; half of them in the world that tasks are served from, the
+    others in `bases - 1` worlds with other identifiers, so that these are read and not remembered.
 
     Raises RuntimeError with the command's own words when it fails.
     """
@@ -69,7 +71,9 @@ def demonstrate(split: str, count: int, seed: int, *, sloppy: float = 0.0, kinds
 
 def render_prefix(tokenizer: PreTrainedTokenizerFast, demos: Demonstrations) -> NDArray[np.int64]:
     """Token ids of system prompt and tools, (P,)."""
-    text = str(tokenizer.apply_chat_template([{"role": "system", "content": demos.system}], tools=demos.tools, tokenize=False))
+    text = str(
+        tokenizer.apply_chat_template([{"role": "system", "content": demos.system}], tools=demos.tools, tokenize=False)
+    )
     return np.array(tokenizer.encode(text, add_special_tokens=False), np.int64)
 
 
@@ -98,7 +102,8 @@ def encode_episodes(tokenizer: PreTrainedTokenizerFast, records: Sequence[dict[s
 def plain_texts(demos: Demonstrations, records: Sequence[dict[str, Any]]) -> list[str]:
     """What a tokenizer is made from: rendered conversations without chat markers, and the prefix."""
     tools = "".join(
-        f"\n{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})" for tool in demos.tools
+        f"\n{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})"
+        for tool in demos.tools
     )
     texts = [f"system\n{demos.system}{tools}\n"] * 20
     for record in records:
@@ -115,7 +120,9 @@ def _run(split: str, part: tuple[int, int], seed: int, sloppy: float, kinds: str
     argv = [*COMMAND, *(f"--{name}={value}" for name, value in given.items()), *([f"--kinds={kinds}"] if kinds else [])]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(argv[1:])} failed with exit code {done.returncode}: {done.stderr.strip()[-800:]}")
+        raise RuntimeError(
+            f"{' '.join(argv[1:])} failed with exit code {done.returncode}: {done.stderr.strip()[-800:]}"
+        )
     return done.stdout
 
 
@@ -127,9 +134,10 @@ def _pieces(messages: Sequence[dict[str, Any]]) -> list[tuple[str, bool]]:
         if message["role"] != "assistant":
             before += f"<|im_start|>{message['role']}\n{message['content']}{END}\n"
             continue
+        functions = [call["function"] for call in message.get("tool_calls", [])]
         calls = "".join(
-            f'<tool_call>\n{{"name": "{call["function"]["name"]}", "arguments": {call["function"]["arguments"]}}}\n</tool_call>'
-            for call in message.get("tool_calls", [])
+            f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {function["arguments"]}}}\n</tool_call>'
+            for function in functions
         )
         pieces += [(before + HEAD, False), (f"{message['content']}{calls}{END}", True)]
         before = "\n"

@@ -1,8 +1,8 @@
-"""An initialisation whose first two layers already copy: attend to the previous token, then to what followed the last match.
+"""An initialisation whose first two layers already copy: what followed the last match of the last token.
 
 Copying identifiers is the hard part of tool calls; from here it works at step 0 instead of after many minutes.
-It knows nothing about data. The circuit is that of "In-context Learning and Induction Heads" (Olsson et al., 2022), written
-into a Qwen3 block with normalised queries and keys.
+It knows nothing about data. The circuit is that of "In-context Learning and Induction Heads" (Olsson et al., 2022),
+written into a Qwen3 block with normalised queries and keys.
 Called by `training.nano.build`.
 """
 
@@ -22,7 +22,7 @@ FAST = range(5)
 PREVIOUS = ((0, 1, 128, 64), (1, 2, 192, 63))
 """(head, distance, where its copy is written in the residual, how many dimensions)."""
 MATCH = ((0, 0, 128), (1, 128, 192))
-"""(head, residual dimensions of the query, of the key): token against previous token, previous against the one before."""
+"""(head, residual dimensions of the query, of the key): token against previous, previous against the one before."""
 
 
 @torch.no_grad()

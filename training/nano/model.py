@@ -56,8 +56,8 @@ class Attention(nn.Module):
     def project(self, x: Tensor, rope: LayerCache) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys, values of `x` (B, T, width), each (B, heads, T, head_dim)."""
         shape = (x.shape[0], x.shape[1], self.heads, self.head_dim)
-        q = _rotate(self.q_norm(self.q_proj(x).view(shape)).transpose(1, 2), rope)
-        k = _rotate(self.k_norm(self.k_proj(x).view(shape)).transpose(1, 2), rope)
+        q = rotate(self.q_norm(self.q_proj(x).view(shape)).transpose(1, 2), rope)
+        k = rotate(self.k_norm(self.k_proj(x).view(shape)).transpose(1, 2), rope)
         return q, k, self.v_proj(x).view(shape).transpose(1, 2)
 
     def merge(self, heads: Tensor) -> Tensor:
@@ -164,7 +164,8 @@ class Nano(nn.Module):
         return self.model.norm(x)
 
 
-def _rotate(x: Tensor, rope: LayerCache) -> Tensor:
+def rotate(x: Tensor, rope: LayerCache) -> Tensor:
+    """Turns each half-pair of the last axis by its position's angle; `rope` is (cosines, sines)."""
     cos, sin = rope
     a, b = x.chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)

@@ -1,6 +1,6 @@
-"""Byte-level BPE whose frequent pieces are whole tokens: numbers up to three digits, tool names, JSON between two values.
+"""Byte-level BPE whose frequent pieces are whole tokens: numbers of up to three digits, tool names, JSON boilerplate.
 
-What must be copied is one token, and an order reads as about a hundred. Any text is restored exactly.
+What must be copied is one token, and an order reads as about fifty. Any text is restored exactly.
 It knows nothing about models or training.
 Called by `training.nano.build` (to make it) and `training.nano.episodes` (to encode conversations).
 """
