@@ -5,7 +5,9 @@ It knows nothing about HTTP, MCP or models. The admin API opens and seals rollou
 
 from __future__ import annotations
 
+import hashlib
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +73,10 @@ class LiveRollout:
     """Tools that are listed and may be called; None for all."""
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     """The secret in its two URLs."""
+    opened_s: float = field(default_factory=time.monotonic)
+    """When it was opened, on the monotonic clock."""
+    limit_hit: str | None = None
+    """The first limit that refused or cut a model call: `turns`, `tokens` or `wall_s`."""
     asked_calls: list[AskedCall] = field(default_factory=list[AskedCall])
     """Tool calls of the model's answers, oldest first; the model gateway appends before it answers."""
     tool_calls: int = 0
@@ -84,3 +90,47 @@ class LiveRollout:
         """Note a failure of infrastructure; the first one counts."""
         if self.infrastructure_error is None:
             self.infrastructure_error = (ending, detail)
+
+
+class UnknownKey(Exception):
+    """No rollout has or had this key."""
+
+
+class SealedKey(Exception):
+    """The rollout of this key has ended (law 7)."""
+
+
+class KeyRing:
+    """All rollouts of a gateway: live ones by key and by id, and of ended ones only that they have been."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, LiveRollout] = {}
+        self._by_id: dict[str, LiveRollout] = {}
+        self._sealed_keys: set[bytes] = set()
+
+    def open(self, rollout: LiveRollout) -> None:
+        """Let a rollout in."""
+        self._by_key[rollout.key] = rollout
+        self._by_id[rollout.rollout_id] = rollout
+
+    def find(self, key: str) -> LiveRollout:
+        """The live rollout of a key; raises UnknownKey or SealedKey."""
+        rollout = self._by_key.get(key)
+        if rollout is not None and not rollout.sealed:
+            return rollout
+        raise SealedKey if rollout is not None or _trace_of(key) in self._sealed_keys else UnknownKey
+
+    def get(self, rollout_id: str) -> LiveRollout | None:
+        """The live rollout of an id."""
+        return self._by_id.get(rollout_id)
+
+    def forget(self, rollout: LiveRollout) -> None:
+        """Drop a sealed rollout; its key stays refused."""
+        self._by_key.pop(rollout.key, None)
+        self._by_id.pop(rollout.rollout_id, None)
+        self._sealed_keys.add(_trace_of(rollout.key))
+
+
+def _trace_of(key: str) -> bytes:
+    """What is kept of a dead key: enough to know it again, of no use to open anything."""
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()

@@ -1,0 +1,208 @@
+"""OpenAI chat completions: requests read, answers, chunks and errors written as the official clients expect them.
+
+It knows nothing about the engine, rollouts or tokens beyond passing them on.
+Source: OpenAI API reference, chat/create and chat/streaming; vLLM's additions are marked. Called by model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from harness.gateway.failures import Failure
+from harness.gateway.request import BadRequest, ModelAnswer, ModelRequest, Sampled
+from harness.gateway.upstream import ChatChoice
+
+NAME: str = "chat"
+"""What spans call this dialect."""
+
+# Everything that shapes the distribution: dropped where the rollout brings its own.
+_SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
+    "logit_bias", "min_tokens", "bad_words", "allowed_token_ids",
+)  # fmt: skip
+_CONSTRAINTS = (
+    "stop", "stop_token_ids", "tool_choice", "parallel_tool_calls", "response_format", "structured_outputs",
+    "chat_template_kwargs", "reasoning_effort",
+)  # fmt: skip
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_REFUSED_PARTS = frozenset({"input_audio", "file"})
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+    """A last chunk with token counts."""
+
+
+class _ChatBody(msgspec.Struct):
+    """The fields we act on; everything else is looked up by name or ignored."""
+
+    messages: list[dict[str, Any]]
+    """At least one."""
+    model: str = ""
+    """Any name: the rollout decides."""
+    tools: list[dict[str, Any]] | None = None
+    """Function tools."""
+    n: int | None = None
+    """Answers wanted."""
+    stream: bool | None = None
+    """Answer in events."""
+    stream_options: _StreamOptions | None = None
+    """Goes with `stream`."""
+    max_tokens: int | None = None
+    """Older name of the next."""
+    max_completion_tokens: int | None = None
+    """Longest answer."""
+    logprobs: bool | None = None
+    """Log-probabilities wanted."""
+    top_logprobs: int | None = None
+    """Alternatives per token."""
+    return_token_ids: bool | None = None
+    """vLLM's: ids wanted."""
+    modalities: list[str] | None = None
+    """Only text can be served."""
+    functions: list[Any] | None = None
+    """Superseded by tools in 2023; refused."""
+
+
+_FIELDS: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+
+
+def parse(content: bytes) -> ModelRequest:
+    """A request; raises BadRequest."""
+    try:
+        fields = _FIELDS.decode(content)
+        body = msgspec.convert(fields, _ChatBody)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"invalid request: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from error
+    _check(body)
+    return ModelRequest(
+        messages=body.messages,
+        tools=body.tools or [],
+        model=body.model,
+        n=body.n or 1,
+        stream=bool(body.stream),
+        sampling={name: fields[name] for name in _SAMPLING if fields.get(name) is not None},
+        constraints={name: fields[name] for name in _CONSTRAINTS if fields.get(name) is not None},
+        max_tokens=body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens,
+        wants_logprobs=bool(body.logprobs),
+        top_logprobs=body.top_logprobs or 0,
+        wants_ids=bool(body.return_token_ids),
+        wants_usage=body.stream_options is not None and body.stream_options.include_usage,
+    )
+
+
+def _check(body: _ChatBody) -> None:
+    if not body.messages:
+        raise BadRequest("messages is empty: give at least one message", "messages")
+    for index, message in enumerate(body.messages):
+        if message.get("role") not in _ROLES:
+            raise BadRequest(f"messages[{index}].role is {message.get('role')!r}", f"messages[{index}].role")
+        content = message.get("content")
+        if content is not None and not isinstance(content, str | list):
+            raise BadRequest(f"messages[{index}].content is a {type(content).__name__}", f"messages[{index}].content")
+        for part in content if isinstance(content, list) else ():  # pyright: ignore[reportUnknownVariableType]
+            if not isinstance(part, dict) or part.get("type") in _REFUSED_PARTS:  # pyright: ignore[reportUnknownMemberType]
+                kind = part.get("type") if isinstance(part, dict) else part  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+                raise BadRequest(f"messages[{index}] holds a part {kind!r}, which can't be served", "messages")
+    if body.functions is not None:
+        raise BadRequest("functions is superseded by tools: send tools", "functions")
+    if body.modalities and body.modalities != ["text"]:
+        raise BadRequest(f"modalities {body.modalities} can't be served: only text", "modalities")
+    if body.n is not None and not 1 <= body.n <= 128:
+        raise BadRequest(f"n is {body.n}, not between 1 and 128", "n")
+
+
+def write_answer(request: ModelRequest, answer: ModelAnswer) -> bytes:
+    """The whole answer."""
+    body: dict[str, Any] = {
+        "id": answer.id,
+        "object": "chat.completion",
+        "created": answer.created,
+        "model": request.model,
+        "choices": [_choice(request, sampled) for sampled in answer.choices],
+        "usage": answer.usage,
+    }
+    if request.wants_ids and answer.choices[0].tokens is not None:
+        body["prompt_token_ids"] = answer.choices[0].tokens.prompt_ids_T.tolist()
+    return msgspec.json.encode(body)
+
+
+def _choice(request: ModelRequest, sampled: Sampled) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": sampled.index,
+        "message": _with_reasoning_content(sampled.message),
+        "finish_reason": sampled.finish_reason,
+        "logprobs": sampled.logprobs if request.wants_logprobs else None,
+    }
+    if request.wants_ids and sampled.tokens is not None:
+        choice["token_ids"] = sampled.tokens.completion_ids_T.tolist()
+    return choice
+
+
+def write_models(names: list[str], created: int) -> bytes:
+    """The list of models."""
+    data = [{"id": name, "object": "model", "created": created, "owned_by": "harness"} for name in names]
+    return msgspec.json.encode({"object": "list", "data": data})
+
+
+def write_error(failure: Failure) -> bytes:
+    """An error in the shape that the official clients turn into exceptions."""
+    error = {"message": failure.message, "type": failure.kind, "param": failure.param, "code": failure.code}
+    return msgspec.json.encode({"error": error})
+
+
+def stream_writer(request: ModelRequest) -> ChatStreamWriter:
+    """For one streamed answer."""
+    return ChatStreamWriter(request)
+
+
+class ChatStreamWriter:
+    """Writes `chat.completion.chunk` events."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._request = request
+        self._head: dict[str, Any] = {}
+
+    def begin(self, answer_id: str, created: int) -> Iterable[bytes]:
+        """Nothing yet: the engine's first delta carries the role."""
+        self._head = {
+            "id": answer_id, "object": "chat.completion.chunk", "created": created, "model": self._request.model,
+        }  # fmt: skip
+        return ()
+
+    def delta(self, choice: ChatChoice) -> Iterable[bytes]:
+        """One chunk, unless the choice brings nothing but its end."""
+        delta = {name: value for name, value in (choice.delta or {}).items() if value is not None}
+        if not delta and not choice.token_ids:
+            return ()
+        part: dict[str, Any] = {"index": choice.index, "delta": _with_reasoning_content(delta), "finish_reason": None}
+        if self._request.wants_logprobs:
+            part["logprobs"] = choice.logprobs
+        if self._request.wants_ids:
+            part["token_ids"] = choice.token_ids
+        return (self._chunk([part]),)
+
+    def finish(self, answer: ModelAnswer) -> Iterable[bytes]:
+        """A chunk with the finish reason of each choice, token counts where they are wanted, and the end."""
+        for sampled in answer.choices:
+            yield self._chunk([{"index": sampled.index, "delta": {}, "finish_reason": sampled.finish_reason}])
+        if self._request.wants_usage:
+            yield self._chunk([], usage=answer.usage)
+        yield b"data: [DONE]\n\n"
+
+    def fail(self, failure: Failure) -> Iterable[bytes]:
+        """The error as an event, which the official clients raise."""
+        return (b"data: " + write_error(failure) + b"\n\n",)
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return b"data: " + msgspec.json.encode({**self._head, "choices": choices, **more}) + b"\n\n"
+
+
+def _with_reasoning_content(message: dict[str, Any]) -> dict[str, Any]:
+    """vLLM says `reasoning`; many SDKs still read `reasoning_content`."""
+    return {**message, "reasoning_content": message["reasoning"]} if "reasoning" in message else message

@@ -1,0 +1,122 @@
+"""The prompt of a request: as the engine renders it, with sampled turns spliced in where the messages continue one.
+
+A request that continues nothing needs no work here: the engine renders and samples it in one call. It knows vLLM's
+render call and nothing of HTTP, limits or spans. Called by model.py and stream.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.gateway.continuation import TurnEnd, find_turn_end, splice, tail_after_turn, tail_by_count
+from harness.gateway.request import ModelRequest
+from harness.gateway.turns import Continued
+from harness.gateway.upstream import EngineRefusal, Upstream
+
+_TEMPLATE_ARGUMENTS = ("chat_template_kwargs", "reasoning_effort", "tool_choice")
+_NO_SUCH_ENDPOINT = frozenset({403, 404, 405, 501})
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the engine is to read."""
+
+    ids: list[int] | None
+    """Ids to sample from; None leaves rendering to the engine."""
+    rendered: list[int] | None
+    """The template's own rendering; None until the engine's answer tells it."""
+    how: str
+    """`rendered`, `spliced` or `unspliced` (the template gave no place for the splice, or the engine can't render)."""
+
+
+class PromptMaker:
+    """Makes prompts for one engine."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._ends: dict[str, TurnEnd | None] = {}
+        self._probing = asyncio.Lock()
+        self._can_render = True
+        self._quick_agrees: dict[tuple[Any, ...], bool] = {}
+
+    async def make(self, model: str, request: ModelRequest, continued: Continued | None) -> Prompt:
+        """The prompt of a request to `model`; raises EngineFailure or EngineRefusal."""
+        if continued is None:
+            return Prompt(None, None, "rendered")
+        if request.has_media or not self._can_render:
+            return Prompt(None, None, "unspliced")
+        try:
+            rendered = await self._upstream.render(_render_body(model, request, request.messages))
+        except EngineRefusal as refusal:
+            if refusal.status not in _NO_SUCH_ENDPOINT or "model" in str(refusal):
+                raise
+            self._can_render = False
+            return Prompt(None, None, "unspliced")
+        tail = await self._tail(model, request, continued, rendered)
+        if tail is None:
+            return Prompt(rendered, rendered, "unspliced")
+        return Prompt(splice(continued.sequence, tail, continued.turn), rendered, "spliced")
+
+    async def _tail(
+        self, model: str, request: ModelRequest, continued: Continued, rendered: list[int]
+    ) -> list[int] | None:
+        end = await self._turn_end(model)
+        if end is None:
+            return None
+        answer = request.messages[continued.messages - 1]
+        quick = None
+        if end.text not in str(answer):
+            quick = tail_after_turn(rendered, continued.turn.rendered, end.token)
+        shape = _shape(request, continued.messages)
+        if quick is not None and self._quick_agrees.get(shape):
+            return quick
+        body = _render_body(model, request, request.messages[: continued.messages])
+        upto = await self._upstream.render({**body, "add_generation_prompt": False})
+        counted = tail_by_count(rendered, upto, end.token)
+        if quick is not None:
+            self._quick_agrees[shape] = self._quick_agrees.get(shape, True) and quick == counted
+        return counted
+
+    async def _turn_end(self, model: str) -> TurnEnd | None:
+        """The token that closes a message in the model's chat template; found once, from two renderings."""
+        if model in self._ends:
+            return self._ends[model]
+        async with self._probing:
+            if model not in self._ends:
+                self._ends[model] = await self._probe(model)
+            return self._ends[model]
+
+    async def _probe(self, model: str) -> TurnEnd | None:
+        bodies = [
+            {
+                "model": model,
+                "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}],
+                "add_generation_prompt": False,
+            }
+            for answer in ("a", "b")
+        ]
+        left, right = [await self._upstream.render(body) for body in bodies]
+        token = find_turn_end(left, right)
+        return None if token is None else TurnEnd(token, await self._upstream.detokenize(model, [token]))
+
+
+def _render_body(model: str, request: ModelRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model, "messages": messages}
+    if request.tools:
+        body["tools"] = request.tools
+    return body | _template_arguments(request.constraints)
+
+
+def _template_arguments(constraints: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: constraints[name] for name in _TEMPLATE_ARGUMENTS if name in constraints}
+
+
+def _shape(request: ModelRequest, upto: int) -> tuple[Any, ...]:
+    """What a template may treat differently: the kind of the continued answer and of what follows it."""
+    answer = request.messages[upto - 1]
+    following = tuple(dict.fromkeys(message.get("role") for message in request.messages[upto:]))
+    kind = (bool(answer.get("content")), bool(answer.get("tool_calls")), bool(request.tools))
+    return (*kind, following, str(_template_arguments(request.constraints)))

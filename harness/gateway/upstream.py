@@ -1,0 +1,255 @@
+"""The engine as the model gateway asks it: chat, render, generate, derender, over pooled connections.
+
+It knows vLLM's HTTP API and nothing of rollouts, dialects or continuation. Only the fields that are needed are decoded;
+a failure is either the engine's refusal (the agent's request was wrong) or an infrastructure failure.
+Called by model.py and stream.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+T = TypeVar("T")
+
+# vLLM's uvicorn drops idle connections after 5 s: ours must be the first to let go.
+_KEEPALIVE_S = 3.0
+_RETRY_PAUSES_S = (0.05, 0.5)
+_CONNECT_TIMEOUT_S = 10.0
+
+
+class EngineFailure(Exception):
+    """The engine could not be asked, or answered with something other than it promises: infrastructure."""
+
+
+class EngineRefusal(Exception):
+    """The engine says that the request is wrong."""
+
+    def __init__(self, status: int, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status, 4xx."""
+        self.kind = kind
+        """The engine's error type."""
+
+
+class _Logprob(msgspec.Struct):
+    logprob: float
+    """Natural logarithm of the sampled token's probability."""
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Logprob] | None = None
+    """One entry a sampled token."""
+
+
+class ChatChoice(msgspec.Struct):
+    """One answer of a chat request, streamed or whole."""
+
+    index: int = 0
+    """Which of the n answers."""
+    message: dict[str, Any] | None = None
+    """The whole message."""
+    delta: dict[str, Any] | None = None
+    """What is new in it, when streamed."""
+    finish_reason: str | None = None
+    """Why sampling stopped; None before it did."""
+    stop_reason: int | str | None = None
+    """Stop string or token; None at the end of the turn."""
+    token_ids: list[int] | None = None
+    """Sampled ids (those of this chunk, when streamed)."""
+    logprobs: msgspec.Raw | None = None
+    """As the engine wrote them, for clients that asked."""
+
+
+class ChatReply(msgspec.Struct):
+    """A chat answer, or one chunk of it."""
+
+    id: str = ""
+    """The engine's id of the answer."""
+    created: int = 0
+    """Unix seconds."""
+    choices: list[ChatChoice] = []
+    """n answers; in a chunk one or none."""
+    prompt_token_ids: list[int] | None = None
+    """What the engine read; in the first chunk only."""
+    usage: dict[str, Any] | None = None
+    """Token counts."""
+    error: dict[str, Any] | None = None
+    """An error that came within a stream."""
+
+
+class _Rendered(msgspec.Struct):
+    token_ids: list[int]
+    """The prompt."""
+
+
+class _GeneratedChoice(msgspec.Struct):
+    token_ids: list[int]
+    """Sampled ids."""
+    index: int = 0
+    """Which of the n answers."""
+    finish_reason: str | None = None
+    """Why sampling stopped."""
+    stop_reason: int | str | None = None
+    """Stop string or token."""
+    logprobs: _Logprobs | None = None
+    """Of the sampled ids."""
+
+
+class Generated(msgspec.Struct):
+    """Tokens out."""
+
+    request_id: str
+    """The engine's id."""
+    choices: list[_GeneratedChoice]
+    """n answers."""
+    created: int | None = None
+    """Unix seconds."""
+    usage: dict[str, Any] | None = None
+    """Token counts."""
+
+
+_REPLY = msgspec.json.Decoder(ChatReply)
+_RENDERED = msgspec.json.Decoder(_Rendered)
+_GENERATED = msgspec.json.Decoder(Generated)
+_LOGPROBS = msgspec.json.Decoder(_Logprobs)
+_ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def logprob_values(raw: msgspec.Raw | None) -> list[float]:
+    """The numbers in an answer's log-probabilities; empty where it has none."""
+    if raw is None:
+        return []
+    block = _LOGPROBS.decode(raw) if bytes(raw) != b"null" else None
+    return [entry.logprob for entry in block.content or ()] if block is not None else []
+
+
+class Upstream:
+    """One engine."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession, timeout_s: float) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        """Base address, without /v1."""
+        self._http = http
+        self._timeout_s = timeout_s
+
+    async def chat(self, body: dict[str, Any]) -> ChatReply:
+        """A whole chat answer; raises EngineFailure or EngineRefusal."""
+        return self._decode(_REPLY, await self._post("/v1/chat/completions", body))
+
+    async def render(self, body: dict[str, Any]) -> list[int]:
+        """The prompt ids of a chat request; raises EngineFailure or EngineRefusal."""
+        return self._decode(_RENDERED, await self._post("/v1/chat/completions/render", body)).token_ids
+
+    async def rendered(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A chat request as a whole generate request; raises EngineFailure or EngineRefusal."""
+        return self._decode(_ANY, await self._post("/v1/chat/completions/render", body))
+
+    async def generate(self, body: dict[str, Any]) -> Generated:
+        """Tokens in, tokens out; raises EngineFailure or EngineRefusal."""
+        return self._decode(_GENERATED, await self._post("/inference/v1/generate", body))
+
+    async def derender(self, body: dict[str, Any]) -> ChatReply:
+        """Tokens as chat messages; raises EngineFailure or EngineRefusal."""
+        return self._decode(_REPLY, await self._post("/v1/chat/completions/derender", body))
+
+    async def detokenize(self, model: str, ids: list[int]) -> str:
+        """The text of some ids; raises EngineFailure or EngineRefusal."""
+        content = await self._post("/detokenize", {"model": model, "tokens": ids})
+        return str(self._decode(_ANY, content)["prompt"])
+
+    async def stream_chat(self, body: dict[str, Any]) -> AsyncGenerator[ChatReply]:
+        """The chunks of a chat answer; raises EngineFailure (midway too) or EngineRefusal."""
+        async with self._request("/v1/chat/completions", body) as response:
+            pending = b""
+            try:
+                async for part in response.content.iter_any():
+                    *lines, pending = (pending + part).split(b"\n")
+                    for line in lines:
+                        if not line.startswith(b"data: "):
+                            continue
+                        if line.startswith(b"data: [DONE]"):
+                            return
+                        yield self._chunk(line[6:])
+            except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+                raise EngineFailure(f"the engine's stream broke off: {_words(error)}") from error
+        raise EngineFailure("the engine's stream ended without its last event")
+
+    def _chunk(self, data: bytes) -> ChatReply:
+        chunk = self._decode(_REPLY, data)
+        if chunk.error is not None:
+            raise EngineFailure(f"the engine failed while it answered: {chunk.error.get('message', chunk.error)}")
+        return chunk
+
+    @asynccontextmanager
+    async def _request(self, path: str, body: dict[str, Any]) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """One POST with the answer's head received; asks again only where no answer had begun."""
+        data = msgspec.json.encode(body)
+        pauses_s = iter(_RETRY_PAUSES_S)
+        while True:
+            try:
+                response = await self._http.post(
+                    self.url + path,
+                    data=data,
+                    headers={"content-type": "application/json"},
+                    timeout=aiohttp.ClientTimeout(self._timeout_s, sock_connect=_CONNECT_TIMEOUT_S),
+                )
+                break
+            except TimeoutError as error:
+                raise EngineFailure(f"the engine gave no answer in {self._timeout_s:g} s") from error
+            except (aiohttp.ClientError, ConnectionError) as error:
+                pause_s = next(pauses_s, None)
+                if pause_s is None:
+                    raise EngineFailure(f"the engine can't be reached: {_words(error)}") from error
+            await asyncio.sleep(pause_s)
+        async with response:
+            if response.status != 200:
+                await _refuse(response)
+            yield response
+
+    async def _post(self, path: str, body: dict[str, Any]) -> bytes:
+        try:
+            async with self._request(path, body) as response:
+                return await response.read()
+        except TimeoutError as error:
+            raise EngineFailure(f"the engine's answer did not end in {self._timeout_s:g} s") from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise EngineFailure(f"the engine's answer broke off: {_words(error)}") from error
+
+    def _decode(self, decoder: msgspec.json.Decoder[T], content: bytes) -> T:
+        try:
+            return decoder.decode(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise EngineFailure(f"the engine answered with something else ({error}): {content[:200]!r}") from error
+
+
+async def _refuse(response: aiohttp.ClientResponse) -> None:
+    content = await response.content.read(4096)
+    message, kind = content[:500].decode(errors="replace"), ""
+    try:
+        error = _ANY.decode(content)
+        error = error.get("error", error)
+        message, kind = str(error.get("message", message)), str(error.get("type", ""))
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError):
+        kind = "unreadable"  # the raw text stays the message
+    if 400 <= response.status < 500:
+        raise EngineRefusal(response.status, message, kind)
+    raise EngineFailure(f"the engine answered {response.status}: {message}")
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+@asynccontextmanager
+async def open_upstream(url: str, *, timeout_s: float = 600.0) -> AsyncGenerator[Upstream]:
+    """The engine at `url` for as long as the block runs; `timeout_s` bounds one request to it."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+    async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as http:
+        yield Upstream(url, http, timeout_s)
