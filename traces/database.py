@@ -75,7 +75,7 @@ class StoreError(Exception):
     """The store could not do what was asked."""
 
     def __init__(self, asked: str, found: str, fix: str) -> None:
-        super().__init__(f"{asked}: {found}. {fix}")
+        super().__init__(asked, found, fix)
         self.asked = asked
         """What was asked, with the value."""
         self.found = found
@@ -83,28 +83,36 @@ class StoreError(Exception):
         self.fix = fix
         """What to do next."""
 
+    def __str__(self) -> str:
+        return f"asked: {self.asked}\nfound: {self.found}\nfix:   {self.fix}"
+
 
 _FAULTS = {
-    sqlite3.SQLITE_FULL: ("the disk is full", "Free space and resume; everything acknowledged is safe."),
-    sqlite3.SQLITE_IOERR: ("the disk failed to read or write", "Check the disk and its free space, then resume."),
+    sqlite3.SQLITE_FULL: ("the disk is full", "free space and resume: everything acknowledged is safe"),
+    sqlite3.SQLITE_IOERR: ("the disk failed to read or write", "check the disk and its free space, then resume"),
     sqlite3.SQLITE_BUSY: (
         f"another process held its write lock for over {BUSY_TIMEOUT_S:.0f} s",
-        "Look for a stopped or hanging process that has the store open.",
+        "look for a stopped or hanging process that has the store open",
     ),
-    sqlite3.SQLITE_LOCKED: ("a table is locked", "Close the reader that holds it."),
-    sqlite3.SQLITE_CORRUPT: ("the file is damaged", "Keep it aside and recover with `sqlite3 FILE .recover`."),
-    sqlite3.SQLITE_NOTADB: ("the file is not a SQLite database", "Give the path of a `traces.db`."),
-    sqlite3.SQLITE_CANTOPEN: ("the file can't be opened", "Check that its folder exists and may be written."),
-    sqlite3.SQLITE_READONLY: ("the file is read-only", "Check the permissions of the file and its folder."),
-    sqlite3.SQLITE_PERM: ("access is denied", "Check the permissions of the file and its folder."),
+    sqlite3.SQLITE_LOCKED: ("a table is locked", "close the reader that holds it"),
+    sqlite3.SQLITE_CORRUPT: ("the file is damaged", "keep it aside and recover with `sqlite3 FILE .recover`"),
+    sqlite3.SQLITE_NOTADB: ("the file is not a SQLite database", "give the path of a run's traces.db"),
+    sqlite3.SQLITE_CANTOPEN: ("the file can't be opened", "check that its folder exists and may be written"),
+    sqlite3.SQLITE_READONLY: ("the file is read-only", "check the permissions of the file and its folder"),
+    sqlite3.SQLITE_PERM: ("access is denied", "check the permissions of the file and its folder"),
 }
+
+
+def clean_text(text: str) -> str:
+    """Text that SQLite can keep: lone surrogates, which models and their errors hold at times, become `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def store_error(asked: str, error: sqlite3.Error) -> StoreError:
     """Say a SQLite error in words; the extended code's low byte names the fault."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     found, fix = _FAULTS.get(
-        code, (f"SQLite said {error}", "Check the store with `sqlite3 FILE 'PRAGMA quick_check'`.")
+        code, (f"SQLite said {error}", "check the store with `sqlite3 FILE 'PRAGMA quick_check'`.")
     )
     return StoreError(asked, found, fix)
 
@@ -122,7 +130,7 @@ class Database:
         """
         self.path = Path(path)
         if not create and not self.path.exists():
-            raise StoreError(f"open trace store {self.path}", "no such file", "Give the path of a run's traces.db.")
+            raise StoreError(f"open trace store {self.path}", "no such file", "give the path of a run's traces.db")
         self._write_lock = threading.RLock()
         self._read_lock = threading.RLock()
         try:
@@ -153,7 +161,7 @@ class Database:
                 raise StoreError(
                     f"open trace store {self.path}",
                     f"schema version {found}, this program reads version {SCHEMA_VERSION}",
-                    "Use the program version that wrote it, or start a new run.",
+                    "use the program version that wrote it, or start a new run",
                 )
             for statement in _SCHEMA.split(";"):
                 if statement.strip():

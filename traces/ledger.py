@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traces.database import Database, StoreError
+from traces.database import Database, StoreError, clean_text
 from traces.records import GroupRecord, RolloutRecord
 from traces.trajectory import Ending, Score
 
@@ -41,7 +41,7 @@ class RunLedger(Database):
                 if record.ending is not None and row[0] == record.ending.value:
                     return
                 found = f"it has already ended as {row[0]!r}"
-                raise StoreError(asked, found, "A rollout ends once; give a retry a new rollout id.")
+                raise StoreError(asked, found, "a rollout ends once; give a retry a new rollout id")
             columns = _ROLLOUT_COLUMNS.split(", ")
             updates = ", ".join(f"{column}=excluded.{column}" for column in columns[1:])
             connection.execute(
@@ -65,7 +65,7 @@ class RunLedger(Database):
         asked = f"read rollout {rollout_id!r}"
         rows = self.query(asked, f"SELECT {_ROLLOUT_COLUMNS} FROM rollouts WHERE rollout_id=?", (rollout_id,))
         if not rows:
-            raise StoreError(asked, f"no such rollout in {self.path}", "List them with `harness show`.")
+            raise StoreError(asked, f"no such rollout in {self.path}", "list them with `harness show`")
         return _rollout_record(rows[0])
 
     def rollouts(
@@ -136,7 +136,7 @@ class RunLedger(Database):
         asked = f"read group {group_id!r}"
         rows = self.query(asked, f"SELECT {GROUP_COLUMNS} FROM groups WHERE group_id=?", (group_id,))
         if not rows:
-            raise StoreError(asked, f"no such group in {self.path}", "List them with `harness show`.")
+            raise StoreError(asked, f"no such group in {self.path}", "list them with `harness show`")
         return read_group(rows[0])
 
     def groups(
@@ -179,11 +179,11 @@ def _require_closed(connection: sqlite3.Connection, asked: str, rollout_id: str)
     row = connection.execute("SELECT ending FROM rollouts WHERE rollout_id=?", (rollout_id,)).fetchone()
     if row is None or row[0] is None:
         found = f"rollout {rollout_id!r} is {'unknown' if row is None else 'still open'}"
-        raise StoreError(asked, found, "Append the ended rollout first.")
+        raise StoreError(asked, found, "append the ended rollout first")
     if Ending(row[0]).is_infrastructure:
         return
     if connection.execute("SELECT 1 FROM scores WHERE rollout_id=? LIMIT 1", (rollout_id,)).fetchone() is None:
-        raise StoreError(asked, f"rollout {rollout_id!r} ended as {row[0]!r} and has no score", "Score it first.")
+        raise StoreError(asked, f"rollout {rollout_id!r} ended as {row[0]!r} and has no score", "score it first")
 
 
 def _insert_scores(connection: sqlite3.Connection, rollout_id: str, scores: Iterable[Score]) -> None:
@@ -191,7 +191,10 @@ def _insert_scores(connection: sqlite3.Connection, rollout_id: str, scores: Iter
     connection.executemany(
         "INSERT INTO scores (rollout_id, name, value, components, explanation, scorer_version, created_ns)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(rollout_id, s.name, s.value, json.dumps(s.components), s.explanation, s.scorer_version, now) for s in scores],
+        [
+            (rollout_id, s.name, s.value, json.dumps(s.components), clean_text(s.explanation), s.scorer_version, now)
+            for s in scores
+        ],
     )
 
 
@@ -199,7 +202,8 @@ def _rollout_row(record: RolloutRecord) -> tuple[Any, ...]:
     return (
         record.rollout_id, record.group_id, record.run_id, record.task_id, record.kind, record.split,
         record.policy_version, record.trace_id, record.agent, json.dumps(record.task),
-        record.ending.value if record.ending is not None else None, record.ending_detail, record.answer,
+        record.ending.value if record.ending is not None else None, clean_text(record.ending_detail),
+        None if record.answer is None else clean_text(record.answer),
         record.start_ns, record.end_ns, json.dumps(record.metrics), json.dumps(record.evidence_gaps),
     )  # fmt: skip
 

@@ -108,7 +108,7 @@ class RunProgress(Database):
             sql = "SELECT model FROM policies WHERE run_id=? AND version=? AND undone_ns IS NULL"
             row = connection.execute(sql, (record.run_id, record.version)).fetchone()
             if row is not None:
-                raise StoreError(asked, f"it exists as {row[0]!r}", "Publish each version once, under a new name.")
+                raise StoreError(asked, f"it exists as {row[0]!r}", "publish each version once, under a new name")
             connection.execute(
                 "INSERT INTO policies (run_id, version, model, adapter_path, step, created_ns)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
@@ -136,7 +136,7 @@ def _require_unconsumed(connection: sqlite3.Connection, asked: str, run_id: str,
     sql = "SELECT closed_seq, consumed_step FROM groups WHERE group_id=? AND run_id=?"
     row = connection.execute(sql, (group_id, run_id)).fetchone()
     if row is None or row[0] is None:
-        raise StoreError(asked, f"group {group_id!r} is not a closed group of the run", "Close it first.")
+        raise StoreError(asked, f"group {group_id!r} is not a closed group of the run", "close it first")
     if row[1] is not None:
         found = f"group {group_id!r} was consumed at step {row[1]}"
-        raise StoreError(asked, found, "After a restart call rollback_to(step of the checkpoint) first.")
+        raise StoreError(asked, found, "after a restart call rollback_to(step of the checkpoint) first")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from traces.contents import content_names, dump_attributes, dump_json, load_attributes
-from traces.database import Database, StoreError
+from traces.database import Database, StoreError, clean_text
 from traces.span import Span, SpanEvent, SpanKind, SpanStatus
 from traces.tokenrows import PrefixCache, TokenRow, chunk_names, decode_tokens
 from traces.trajectory import Ids
@@ -119,7 +119,7 @@ class SpanLog(Database):
             ]
         except (KeyError, ValueError) as error:
             found = f"a stored span does not decode ({type(error).__name__} {error})"
-            raise StoreError(f"{asked} in {self.path}", found, "The file is damaged; keep it aside.") from error
+            raise StoreError(f"{asked} in {self.path}", found, "the file is damaged; keep it aside") from error
 
     def _contents(self, names: Iterable[bytes]) -> dict[bytes, str | bytes]:
         wanted = list(names)
@@ -160,7 +160,7 @@ def _span_row(item: _Encoded) -> tuple[Any, ...]:
     span = item.span
     return (
         span.trace_id, span.span_id, span.parent_id, span.name, span.kind.value, span.start_ns, span.end_ns,
-        span.status.value, span.status_message, span.rollout_id, span.group_id, span.run_id, span.policy_version,
+        span.status.value, clean_text(span.status_message), span.rollout_id, span.group_id, span.run_id, span.policy_version,
         span.source, item.attributes, item.events,
     )  # fmt: skip
 
