@@ -47,8 +47,11 @@ def assemble_trajectory(spans: Iterable[Span], record: RolloutRecord, scores: Se
             raise AssemblyError(
                 f"span {span.span_id} belongs to rollout {span.rollout_id!r}, not to {record.rollout_id!r}"
             )
-    turns = [_turn(index, span) for index, span in enumerate(filter(_is_answered_call, ordered))]
-    calls = _join_calls([_tool_call(span) for span in _tool_spans(ordered)], turns)
+    by_id = {span.span_id: span for span in ordered}
+    answered = _seen_once(span for span in ordered if _is_answered_call(span))
+    turns = [_turn(index, span, _agent_name(span, by_id)) for index, span in enumerate(answered)]
+    used = _seen_once(span for span in ordered if _is_tool_call(span))
+    calls = _join_calls([_tool_call(span) for span in used], turns)
     return Trajectory(
         rollout_id=record.rollout_id,
         group_id=record.group_id,
@@ -75,7 +78,31 @@ def _is_answered_call(span: Span) -> bool:
     return operation in _MODEL_OPERATIONS and bool(span.attributes.get(semconv.OUTPUT_MESSAGES))
 
 
-def _turn(index: int, span: Span) -> Turn:
+def _is_tool_call(span: Span) -> bool:
+    return span.attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_EXECUTE_TOOL
+
+
+def _seen_once(found: Iterable[Span]) -> list[Span]:
+    """Each call once: where our gateway saw the calls, the agent's own spans of the same calls add nothing."""
+    spans = list(found)
+    own = [span for span in spans if span.source == "harness"]
+    return own or spans
+
+
+def _agent_name(span: Span, by_id: Mapping[str, Span]) -> str | None:
+    """The name on the span or on the nearest span above it."""
+    above: Span | None = span
+    # A source may write a ring of parents: no path is longer than there are spans.
+    for _ in range(len(by_id) + 1):
+        if above is None:
+            return None
+        if name := above.attributes.get(semconv.AGENT_NAME):
+            return str(name)
+        above = by_id.get(above.parent_id or "")
+    return None
+
+
+def _turn(index: int, span: Span, agent_name: str | None) -> Turn:
     attributes = span.attributes
     tokens = span.tokens
     output = structured(attributes[semconv.OUTPUT_MESSAGES])[0]
@@ -94,7 +121,7 @@ def _turn(index: int, span: Span) -> Turn:
         span_id=span.span_id,
         start_ns=span.start_ns,
         end_ns=span.end_ns,
-        agent_name=attributes.get(semconv.AGENT_NAME),
+        agent_name=agent_name,
         retry_count=int(attributes.get(semconv.RETRY_COUNT) or 0),
     )
 
@@ -117,13 +144,6 @@ def _finish_reason(attributes: Mapping[str, Any], output: Mapping[str, Any]) -> 
         # agent-framework writes the list as JSON text.
         reasons = json.loads(reasons) if reasons.startswith("[") else [reasons]
     return str(reasons[0]) if reasons else str(output.get("finish_reason") or "")
-
-
-def _tool_spans(spans: Sequence[Span]) -> list[Span]:
-    """Tool calls once each: where our gateway saw the call, the agent's own span of the same call adds nothing."""
-    found = [s for s in spans if s.attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_EXECUTE_TOOL]
-    own = [span for span in found if span.source == "harness"]
-    return own or found
 
 
 def _tool_call(span: Span) -> ToolCall:

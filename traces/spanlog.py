@@ -160,7 +160,8 @@ def _span_row(item: _Encoded) -> tuple[Any, ...]:
     span = item.span
     return (
         span.trace_id, span.span_id, span.parent_id, span.name, span.kind.value, span.start_ns, span.end_ns,
-        span.status.value, clean_text(span.status_message), span.rollout_id, span.group_id, span.run_id, span.policy_version,
+        span.status.value, clean_text(span.status_message), span.rollout_id, span.group_id, span.run_id,
+        span.policy_version,
         span.source, item.attributes, item.events,
     )  # fmt: skip
 
