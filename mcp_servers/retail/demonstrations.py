@@ -23,9 +23,20 @@ from mcp_servers.retail.requests import Action, wanted
 from mcp_servers.retail.state import ORDERS, PRODUCTS, Retail, open_retail
 from mcp_servers.retail.tasks import KINDS, Task, expert_actions, generate_tasks, policy, sloppy_actions
 from mcp_servers.retail.tools import TOOLS, call_tool
+from mcp_servers.retail.wording import phrases
 from mcp_servers.state import Base, Entity, canonical
 
 Message = dict[str, Any]
+ORDER_ID = re.compile(r"#[A-Z][0-9]+")
+ASKED = {
+    "cancel": "cancel",
+    "return": "return",
+    "exchange": "exchange",
+    "modify_items": "change",
+    "order_address": "address",
+    "payment": "payment",
+}
+"""Request kind → the word for it in notes."""
 CLOSINGS = {
     "cancel_pending_order": "Order {order_id} is cancelled.",
     "modify_pending_order_address": "The address of order {order_id} is changed.",
@@ -50,6 +61,8 @@ REFUSALS = {
 class Notebook:
     """What the demonstrator has seen so far, from which each turn's note is written."""
 
+    requests: dict[str, str]
+    """Order id → what is asked of it, in the order of the message."""
     customer: str = ""
     """Answer of the look-up that identified the customer."""
     orders: dict[str, Entity] = field(default_factory=dict[str, Entity])
@@ -84,7 +97,13 @@ class Notebook:
         order = self.orders[self.unread]
         self.unread = ""
         whose = "own" if order["user_id"] == self.customer else "other"
-        return f"{self.customer} / {order['user_id']} {whose}, {order['status']}. "
+        return (
+            f"{self.requests.get(order['order_id'])}: {self.customer} / {order['user_id']} {whose}, {order['status']}. "
+        )
+
+    def plan(self) -> str:
+        """What is asked of which order, before anything is looked up."""
+        return ", ".join(f"{request} {order_id}" for order_id, request in self.requests.items()) + "."
 
     def find(self) -> str:
         """The wanted variant of a product just read, once."""
@@ -97,7 +116,7 @@ class Notebook:
 
 def converse(base: Base, task: Task, actions: list[Action], *, refuses: bool) -> list[Message]:
     """System, user, calls with notes, answers and closing text of one demonstration."""
-    retail, book = open_retail(base), Notebook(wishes=_wishes(base, task, actions))
+    retail, book = open_retail(base), Notebook(_requests(task), wishes=_wishes(base, task, actions))
     messages: list[Message] = [
         {"role": "system", "content": task["system_prompt"]},
         {"role": "user", "content": task["user_message"]},
@@ -218,15 +237,29 @@ def _values(item: Entity) -> str:
     return " ".join(item["options"].values())
 
 
+def _quoted(line: Entity) -> str:
+    """An order line word for word as the order shows it, from its name to its item id."""
+    return f'"{line["name"]}", "product_id": "{line["product_id"]}", "item_id": "{line["item_id"]}"'
+
+
+def _requests(task: Task) -> dict[str, str]:
+    """Order id → request, read off the phrases that the message was made of (the last request was drawn first)."""
+    lines = phrases()[task["split"]]
+    asked = [ASKED[kind] for used in task["metadata"]["phrases"] for kind in ASKED if used in lines[kind]]
+    return dict(zip(ORDER_ID.findall(task["user_message"]), reversed(asked), strict=True))
+
+
 def _note(book: Notebook, name: str, arguments: dict[str, Any]) -> str:
+    if name.startswith("find_user"):
+        return book.plan()
     if name == "get_product_details":
         line, variant = book.wishes[arguments["product_id"]]
-        return f"{line['name']} {line['item_id']} {_values(line)} -> {_values(variant)}, product {line['product_id']}."
+        return f"{_quoted(line)} {_values(line)} -> {_values(variant)}."
     if name == "cancel_pending_order":
         return f"Reason: {arguments['reason']}."
     if name == "return_delivered_order_items" and arguments["order_id"] in book.orders:
-        lines = {line["item_id"]: line["name"] for line in book.orders[arguments["order_id"]]["items"]}
-        named = ", ".join(f"{lines[item_id]} {item_id}" for item_id in arguments["item_ids"])
+        lines = {line["item_id"]: line for line in book.orders[arguments["order_id"]]["items"]}
+        named = ", ".join(_quoted(lines[item_id]) for item_id in arguments["item_ids"])
         return f"{named}; {arguments['payment_method_id']}."
     if "new_item_ids" in arguments:
         pairs = zip(arguments["item_ids"], arguments["new_item_ids"], strict=True)

@@ -22,7 +22,7 @@ from training.nano.model import Nano, NanoConfig
 from training.nano.tokenizer import build_tokenizer, read_template
 from training.sft import Ids, SftConfig, parameter_count, teacher_forced, train_sft
 
-VOCABULARY = 2560
+VOCABULARY = 2688
 KINDS = "cancel,return,exchange,modify_items,order_address,payment,refuse,refuse"
 """Request kinds of the careful phase; refusals have seven reasons and count twice."""
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<tool_call>", "</tool_call>")
 FALLBACK_MERGES = 320
-PREFIXES = ("credit_card_", "gift_card_", "paypal_")
+PREFIXES = ("credit_card_", "gift_card_", "paypal_", " -> ", " / ")
 _KEY = r'"[a-z][a-z_]*[0-9]?": '
 _CONSTANT = r'(?:null|true|false|\[\]|"USA"|"payment"|"refund"|"(?:credit_card|gift_card|paypal)"(?=, "id"))'
 _GLUE = rf'\n?(?:": |["\]}}]*(?:, )?)[\[{{]*(?:{_KEY}(?:{_CONSTANT}[\]}}]*|[\[{{]*)(?:, )?)+"?'
@@ -31,8 +31,9 @@ _PIECES = (
     r"@[a-z]+\.[a-z]+",
     r"\.[a-z]+(?=[0-9])",
     r"_[a-z]+_?",
-    r" (?:I\b|(?![a-z]+[._][a-z]+_?[0-9])(?!(?:OPTIONS)\b)[a-z]+)",
-    r"[A-Za-z]+",
+    r" (?![a-z]+[._][a-z]+_?[0-9])(?!(?:OPTIONS)\b)[a-z]+(?: (?=[A-Z0-9#]|(?:OPTIONS)\b|[a-z]+\.[a-z]+[0-9]))?",
+    r" I\b",
+    r"[A-Za-z]+(?: (?=[0-9#]))?",
     r"'[a-z]+",
     r'["\]}]+\n?(?:, )?[\[{]*"?',
     r"[.,;:?!]+ ",
@@ -81,7 +82,8 @@ def read_template() -> str:
 
 def _splitter(whole: Sequence[str], options: Sequence[str]) -> pre_tokenizers.PreTokenizer:
     """Cuts text at `whole` words, JSON between values, then pieces; `options` never take the space before them."""
-    pattern = "|".join((*(re.escape(word).replace("\\ ", " ") for word in whole), _GLUE, *_PIECES))
+    words = "|".join(re.escape(word).replace("\\ ", " ") for word in whole)
+    pattern = "|".join((rf"(?<=[0-9]) (?:{words})", words, _GLUE, *_PIECES))
     pattern = pattern.replace("OPTIONS", "|".join(options) or "$")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), byte_level])
