@@ -183,7 +183,12 @@ class ToolGateway:
         )
         if not repeated:
             recorder.note_request(ctx.request_id, meta.get("traceparent") or headers.get("traceparent"))
-        return await asyncio.shield(call.outcome)
+        try:
+            return await asyncio.shield(call.outcome)
+        except asyncio.CancelledError:
+            if call.outcome.cancelled():
+                raise MCPError(mcp_types.INTERNAL_ERROR, "The rollout has ended") from None
+            raise
 
     async def _perform(
         self, toolbox: _Toolbox, recorder: CallRecorder, key: str, params: dict[str, Any], headers: Mapping[str, str]
