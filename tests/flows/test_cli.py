@@ -12,10 +12,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from harness import cli
+from harness import cli, cli_stack
 from harness.config import Config
 from harness.config_source import load_config, write_config
-from harness.errors import EngineError
+from harness.errors import ConfigError, EngineError
 
 runner = CliRunner()
 
@@ -29,7 +29,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, bool]]:
         calls.append((config, resume))
         return 0
 
-    monkeypatch.setattr(cli, "load_command", lambda name: train)
+    monkeypatch.setattr(cli_stack, "load_command", lambda name: train)
     return calls
 
 
@@ -129,14 +129,16 @@ def test_an_error_inside_a_task_group_is_shown_as_if_it_were_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = ExceptionGroup("tasks", [ValueError("x"), EngineError("start vLLM", "it died", "see engine.log")])
-    monkeypatch.setattr(cli, "load_command", failing(ExceptionGroup("outer", [inner])))
+    monkeypatch.setattr(cli_stack, "load_command", failing(ExceptionGroup("outer", [inner])))
     shown = run("train", "--set", f"run.folder={tmp_path}")
     assert shown.exit_code == 2
     assert "it died" in shown.stderr
 
 
 def test_a_full_disk_is_a_message_and_the_way_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "load_command", failing(OSError(errno.ENOSPC, "No space left on device", "traces.db")))
+    monkeypatch.setattr(
+        cli_stack, "load_command", failing(OSError(errno.ENOSPC, "No space left on device", "traces.db"))
+    )
     shown = run("train", "--set", f"run.folder={tmp_path}")
     assert shown.exit_code == 2
     assert "no space left" in shown.stderr
@@ -144,7 +146,7 @@ def test_a_full_disk_is_a_message_and_the_way_to_go_on(tmp_path: Path, monkeypat
 
 
 def test_an_error_nobody_foresaw_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "load_command", failing(ZeroDivisionError("a bug")))
+    monkeypatch.setattr(cli_stack, "load_command", failing(ZeroDivisionError("a bug")))
     shown = run("train", "--set", f"run.folder={tmp_path}")
     assert shown.exit_code != 0
     assert isinstance(shown.exception, ZeroDivisionError)
@@ -156,13 +158,13 @@ def test_the_exit_code_of_training_is_the_exit_code_of_the_command(
     def three(config: Config, *, resume: bool) -> int:
         return 3
 
-    monkeypatch.setattr(cli, "load_command", lambda name: three)
+    monkeypatch.setattr(cli_stack, "load_command", lambda name: three)
     assert run("train", "--set", f"run.folder={tmp_path}").exit_code == 3
 
 
 def test_a_command_that_no_package_brings_is_a_clear_error() -> None:
-    with pytest.raises(cli.ConfigError, match="no installed package"):
-        cli.load_command("fly")
+    with pytest.raises(ConfigError, match="no installed package"):
+        cli_stack.load_command("fly")
 
 
 def test_the_program_starts_without_torch_and_without_training() -> None:

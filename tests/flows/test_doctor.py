@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness import cli, doctor
+from harness import cli, cli_record, doctor
 from harness.config_source import Environment
 from harness.doctor import Finding, Level
 
@@ -123,7 +123,9 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_its_parent(tmp_path: Path) 
 
 
 def test_the_command_exits_with_one_when_something_has_to_be_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "examine", lambda *_, **__: [Finding("vLLM", Level.FIX, "not installed", "make setup")])
+    monkeypatch.setattr(
+        cli_record, "examine", lambda *_, **__: [Finding("vLLM", Level.FIX, "not installed", "make setup")]
+    )
     shown = CliRunner().invoke(cli.app, ["doctor"])
     assert shown.exit_code == 1
     assert "make setup" in shown.output

@@ -33,7 +33,7 @@ ONE_DOOR = {
     "litellm": ("harness/scoring/",),
     "opentelemetry": ("traces/tracer.py", "traces/otlp.py", "mcp_servers/"),
     "wandb": ("harness/", "training/"),
-    "typer": ("harness/cli.py", "harness/commands.py"),
+    "typer": ("harness/cli",),
     "agents": ("agents/openai_agents/",),
 }
 
