@@ -1,6 +1,6 @@
 """Seeded, unlimited retail tasks: a customer's message and the state that the right answer leaves.
 
-Knows nothing about MCP or agents. Expected states come from executing the right actions; each task is checked when made:
+Knows nothing about MCP or agents. Expected states come from executing the right actions; each is checked when made:
 the right actions solve it, doing nothing and careless variants don't. Used by server.py, demonstrations.py and tests.
 """
 

@@ -1,0 +1,106 @@
+"""Isolation and once laws over HTTP: many agents write to the same orders at once, and replies get lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import httpx2
+import pytest
+
+from mcp_servers.retail.data import generated_base
+from mcp_servers.retail.server import retail_world
+from mcp_servers.retail.state import open_retail
+from mcp_servers.retail.tools import call_tool
+from mcp_servers.state import Base
+from mcp_servers.world import World
+from tests.served_worlds import Served, post_call, serve_world
+
+AGENTS = 256
+WRITES = 2000
+LOST_SHARE = 0.1
+
+
+@pytest.fixture(scope="module")
+def base() -> Base:
+    return generated_base()
+
+
+@pytest.fixture(scope="module")
+def world(base: Base) -> World:
+    return retail_world(base)
+
+
+def pending_orders(base: Base, count: int) -> list[str]:
+    orders = (base.get("orders", order_id) or {} for order_id in base.ids("orders"))
+    return [
+        order["order_id"]
+        for order, _ in zip((o for o in orders if o["status"] == "pending"), range(count), strict=False)
+    ]
+
+
+def move_to(order_id: str, number: int) -> dict[str, Any]:
+    place = {"address2": "", "city": "Austin", "state": "TX", "country": "USA", "zip": f"{number:03d}"}
+    return {"order_id": order_id, "address1": f"{number} Elm Street", **place}
+
+
+def many_connections() -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(timeout=120, limits=httpx2.Limits(max_connections=64, max_keepalive_connections=64))
+
+
+async def test_agents_that_write_to_the_same_orders_at_once_keep_states_of_their_own(world: World, base: Base) -> None:
+    orders = pending_orders(base, 3)
+    async with serve_world(world) as served, many_connections() as client:
+        sessions = [served.sessions.create() for _ in range(AGENTS)]
+
+        async def act(number: int) -> None:
+            session = sessions[number]
+            for order_id in orders:
+                await post_call(client, served.door(session), "modify_pending_order_address", move_to(order_id, number))
+
+        await asyncio.gather(*(act(number) for number in range(AGENTS)))
+        for number, session in enumerate(sessions):
+            alone = open_retail(base)
+            for order_id in orders:
+                call_tool(alone, "modify_pending_order_address", move_to(order_id, number))
+            assert session.state.changes() == alone.state.changes()
+        assert len({session.state.hash() for session in sessions}) == AGENTS
+
+
+class LossyClient:
+    """Sends writes whose replies are lost now and then, and sends those again under the same key until answered."""
+
+    def __init__(self, client: httpx2.AsyncClient, seed: int) -> None:
+        self.client = client
+        self.rng = random.Random(seed)
+        self.sent = 0
+        self.answered = 0
+
+    async def write(self, door: str, name: str, arguments: dict[str, Any], key: str) -> None:
+        while True:
+            self.sent += 1
+            result = await post_call(self.client, door, name, arguments, key)
+            if self.rng.random() >= LOST_SHARE:
+                assert not result["isError"], result
+                self.answered += 1
+                return
+
+
+async def test_writes_whose_replies_are_lost_and_sent_again_apply_exactly_once(world: World, base: Base) -> None:
+    orders = pending_orders(base, WRITES // 8)
+    async with serve_world(world) as served, many_connections() as client:
+        sessions = [served.sessions.create() for _ in range(8)]
+        lossy = LossyClient(client, seed=5)
+        await asyncio.gather(*(cancel_all(lossy, served, number, orders) for number in range(8)))
+        # A second application would be an error ("Non-pending order"), a lost one a missing change.
+        assert lossy.answered == WRITES < lossy.sent
+        for session in sessions:
+            assert [order_id for order_id in orders if order_id not in session.state.changes()["orders"]] == []
+
+
+async def cancel_all(lossy: LossyClient, served: Served, number: int, orders: list[str]) -> None:
+    door = served.door(list(served.sessions)[number])
+    for order_id in orders:
+        arguments = {"order_id": order_id, "reason": "no longer needed"}
+        await lossy.write(door, "cancel_pending_order", arguments, f"{order_id}-{number}")

@@ -1,0 +1,94 @@
+"""Task worlds served for tests: in this event loop over real HTTP, or as a process of their own. Imported by tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from mcp_servers.serve import WorldApp
+from mcp_servers.sessions import Session, Sessions
+from mcp_servers.world import World
+
+CONTROL_KEY = "control-key-of-a-test"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A world that is being served."""
+
+    url: str
+    """Where."""
+    sessions: Sessions
+    """Its sessions, for looking inside."""
+
+    def door(self, session: Session) -> str:
+        """The URL that an agent is given."""
+        return f"{self.url}/s/{session.key}/mcp"
+
+
+@asynccontextmanager
+async def serve_world(world: World, sessions: Sessions | None = None) -> AsyncGenerator[Served]:
+    """Serves a world on a free port of this machine, in this event loop."""
+    sessions = sessions or Sessions(world.base, world.run)
+    listening = socket.create_server(("127.0.0.1", 0))
+    app = WorldApp(world, sessions, CONTROL_KEY)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+    serving = asyncio.create_task(server.serve([listening]))
+    try:
+        yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", sessions)
+    finally:
+        server.should_exit = True
+        await asyncio.wait_for(serving, 10)
+
+
+@dataclass(slots=True)
+class Running:
+    """A server that runs as a process."""
+
+    process: subprocess.Popen[str]
+    """The process."""
+    ready: dict[str, str]
+    """What its ready line said."""
+
+    def control(self) -> httpx2.Client:
+        """A client of its control API."""
+        headers = {"authorization": f"Bearer {CONTROL_KEY}"}
+        return httpx2.Client(base_url=self.ready["control_url"], headers=headers, timeout=30)
+
+
+@contextmanager
+def run_server(*options: str) -> Generator[Running]:
+    """`python -m mcp_servers.retail` as a process; killed on leaving if it still runs."""
+    argv = [sys.executable, "-m", "mcp_servers.retail", "--control-key", CONTROL_KEY, *options]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, f"the server said nothing and ended: {process.communicate(timeout=10)[1]}"
+        yield Running(process, json.loads(line))
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+async def post_call(
+    client: httpx2.AsyncClient, door: str, name: str, arguments: dict[str, Any], key: str | None = None
+) -> dict[str, Any]:
+    """One tools/call as a bare HTTP request of the 2025-11-25 protocol; the result as JSON."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+    if key:
+        headers["x-idempotency-key"] = key
+    response = await client.post(door, json=body, headers=headers)
+    assert response.status_code == 200, response.text
+    return response.json()["result"]
