@@ -92,6 +92,7 @@ app.command()(cli_stack.rollout)
 app.command()(cli_stack.serve)
 app.command()(cli_record.show)
 app.command()(cli_record.report)
+app.command()(cli_record.keys)
 
 
 def main() -> None:

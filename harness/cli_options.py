@@ -33,7 +33,9 @@ ToolsOption = Annotated[str | None, typer.Option("--tools", help="Tool server: a
 AgentOption = Annotated[
     str | None, typer.Option("--agent", help="Python file with `async def run(task, door)`, or a command line.")
 ]
-RewardOption = Annotated[str | None, typer.Option("--reward", help="`checks`, `ruler`, `gate` or `weighted`.")]
+RewardOption = Annotated[
+    str | None, typer.Option("--reward", help="`checks`, `ruler`, `independent`, `gate` or `weighted`.")
+]
 JudgeOption = Annotated[str | None, typer.Option("--judge", help="LiteLLM model string, such as `openai/gpt-5`.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, such as `runs/demo`.")]

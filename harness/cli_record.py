@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli_options import RunArgument, out
-from harness.config_source import read_environment
+from harness.config_source import read_environment, reference
 from harness.doctor import Finding, Level, examine
 from harness.report import terminal_table, write_report
 from harness.results_table import write_results
@@ -47,6 +47,27 @@ def findings_table(findings: Sequence[Finding]) -> Table:
         level = Text(finding.level, style=LEVEL_STYLE[finding.level])
         table.add_row(finding.what, level, Text(finding.found), Text(finding.fix))
     return table
+
+
+def keys(
+    section: Annotated[str, typer.Argument(metavar="[SECTION]", help="Only keys that begin so: `training`.")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a markdown table.")] = False,
+) -> None:
+    """List every key of the configuration with its default and what it means."""
+    rows = [row for row in reference() if row[0].startswith(section)]
+    if markdown:
+        out.print(reference_markdown(rows), markup=False, highlight=False, soft_wrap=True)
+        return
+    table = Table("key", "default", "meaning", show_edge=False)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    out.print(table)
+
+
+def reference_markdown(rows: Sequence[tuple[str, str, str]]) -> str:
+    """The keys as a markdown table, as it stands in docs/cli.md."""
+    lines = [f"| `{key}` | {f'`{default}`' if default else '–'} | {meaning} |" for key, default, meaning in rows]
+    return "\n".join(["| key | default | meaning |", "|---|---|---|", *lines])
 
 
 def show(

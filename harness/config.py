@@ -14,7 +14,7 @@ Count = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-RewardKind = Literal["checks", "ruler", "gate", "weighted"]
+RewardKind = Literal["checks", "ruler", "independent", "gate", "weighted"]
 
 
 class Section(BaseModel):
@@ -48,8 +48,6 @@ class EngineSection(Section):
 
     url: str | None = None
     """Base URL of a running server; None starts one."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """`auto` takes the GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights and activations of the engine; float32 agrees with a float32 trainer token for token."""
     max_model_len: Count | None = None
@@ -101,8 +99,6 @@ class TasksSection(Section):
     """Seed of the task generator; the same seed gives the same tasks."""
     train: Count = 512
     """Training tasks before the order starts over."""
-    kinds: tuple[str, ...] = ()
-    """Request kinds to draw from; empty for all."""
 
 
 class RolloutSection(Section):
@@ -128,7 +124,8 @@ class RewardSection(Section):
     """What a trajectory is worth."""
 
     kind: RewardKind = "checks"
-    """`checks` grades the final state; `ruler` asks a judge; `gate` and `weighted` blend the two."""
+    """`checks` grades the final state; `ruler` has a judge compare a group, `independent` has it judge each alone;
+    `gate` and `weighted` blend checks and judge."""
     checks_weight: Fraction = 0.5
     """Share of the checks in `weighted`."""
 
@@ -212,8 +209,6 @@ class EvaluationSection(Section):
     """Measure before the first step."""
     after: bool = True
     """Measure after the last step."""
-    every: NotNegative = 0
-    """Also measure every so many steps; 0 for never."""
 
 
 class WandbSection(Section):

@@ -11,7 +11,7 @@ import difflib
 import json
 import os
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -83,16 +83,21 @@ def parse_setting(setting: str) -> tuple[str, Any]:
         return key, text
 
 
-def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:
+def known_keys() -> list[str]:
     """All dotted keys of the tree, in the order of the tree."""
-    keys: list[str] = []
+    return [key for key, _, _ in reference()]
+
+
+def reference(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Every dotted key with its default as TOML (empty where there is none) and what it means, in tree order."""
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            keys += known_keys(inner, f"{prefix}{name}.")
+            yield from reference(inner, f"{prefix}{name}.")
         else:
-            keys.append(f"{prefix}{name}")
-    return keys
+            value = cast("Any", field.default)
+            default = "" if value is None else _toml_value(value)
+            yield f"{prefix}{name}", default, " ".join((field.description or "").split())
 
 
 def to_toml(config: Config, first_line: str) -> str:
@@ -159,7 +164,7 @@ def _closest(key: str, keys: Sequence[str]) -> str:
         last = {known.rsplit(".", 1)[-1]: known for known in reversed(keys)}
         match = difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.6)
         near = [last[match[0]]] if match else []
-    listing = "`harness train --dry-run` lists all keys"
+    listing = "`harness keys` lists them all"
     return f"did you mean {near[0]}? {listing}" if near else listing
 
 
@@ -177,7 +182,7 @@ def _build(tree: Tree, origin: Mapping[str, str]) -> Config:
         raise ConfigError(
             f"{key} = {first['input']!r} {where}",
             message,
-            f"default: {_default_of(key)}; --help and docs/cli.md explain it",
+            f"default: {_default_of(key)}; `harness keys {key}` explains it",
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 import sys
@@ -14,11 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from harness.cli_record import reference_markdown
 from harness.config import Config
-from harness.config_source import known_keys, load_config, parse_setting, read_environment, to_toml, write_config
+from harness.config_source import (
+    known_keys,
+    load_config,
+    parse_setting,
+    read_environment,
+    reference,
+    to_toml,
+    write_config,
+)
 from harness.errors import ConfigError
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.toml"))
+REPO = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((REPO / "examples").glob("*.toml"))
 
 
 def test_defaults_alone_make_a_configuration_that_runs() -> None:
@@ -154,16 +165,20 @@ def test_what_is_written_is_read_back_the_same(name: str, args: list[str], lr: f
     assert Config.model_validate(tomllib.loads(text)) == config
 
 
-def test_every_field_of_the_tree_is_explained_in_place() -> None:
-    def unexplained(model: type, prefix: str) -> list[str]:
-        found: list[str] = []
-        for name, field in model.model_fields.items():  # type: ignore[attr-defined]
-            found += [] if field.description else [f"{prefix}{name}"]
-            if hasattr(field.annotation, "model_fields"):
-                found += unexplained(field.annotation, f"{prefix}{name}.")
-        return found
+def test_no_key_of_the_tree_is_read_by_nobody() -> None:
+    sources = [path for folder in ("harness", "training") for path in (REPO / folder).rglob("*.py")]
+    text = "\n".join(path.read_text() for path in sources if path.name != "config.py" or path.parent.name != "harness")
+    idle = [key for key in known_keys() if not re.search(rf"\.{key.split('.')[1]}\b", text)]
+    assert not idle, f"keys that do nothing: {idle}"
 
-    assert unexplained(Config, "") == []
+
+def test_the_reference_in_the_docs_lists_every_key_as_it_is() -> None:
+    shown = (REPO / "docs" / "cli.md").read_text()
+    assert reference_markdown(list(reference())) in shown, "run: harness keys --markdown, and put it into docs/cli.md"
+
+
+def test_every_field_of_the_tree_is_explained_in_place() -> None:
+    assert [key for key, _, meaning in reference() if not meaning] == []
     assert "training.steps" in known_keys()
 
 
