@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from harness.errors import HarnessError
 from harness.evaluate import load_evaluations
 from harness.outcomes import Evaluation, Summary, summarise
+from traces.node import ForkCause
 from traces.store import Store
 
 METRICS_FILE = "metrics.jsonl"
@@ -109,6 +110,12 @@ def read_run(run_dir: Path) -> RunFacts:
     )
 
 
+def _false_forks(metrics: Mapping[str, float]) -> int:
+    """Forks of every cause but one: an agent that edits its own history forks rightly."""
+    causes = {name.removeprefix("forks_"): count for name, count in metrics.items() if name.startswith("forks_")}
+    return int(sum(count for cause, count in causes.items() if cause != ForkCause.EDITED_HISTORY.value))
+
+
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Objects of a JSONL file, nothing when it is missing; a last line cut short by a kill is left out."""
     if not path.is_file():
@@ -160,5 +167,5 @@ def read_counts(store_path: Path) -> Counts:
         rollouts=len(records),
         endings=dict(Counter(record.ending.value for record in records if record.ending is not None)),
         drift_tokens=sum(int(record.metrics.get("drift_tokens", 0)) for record in records),
-        false_forks=sum(int(record.metrics.get("false_forks", 0)) for record in records),
+        false_forks=sum(_false_forks(record.metrics) for record in records),
     )

@@ -55,7 +55,7 @@ class ScriptedJudge:
 
     def spec(self, **changes: Any) -> JudgeSpec:
         """A spec that asks this endpoint and is impatient."""
-        settings: dict[str, Any] = {"timeout_s": 5.0, "attempts": 3, "backoff_s": 0.01, **changes}
+        settings: dict[str, Any] = {"timeout_s": 60.0, "attempts": 3, "backoff_s": 0.01, **changes}
         return JudgeSpec(model="openai/scripted", api_base=self.url, api_key="k", **settings)
 
 

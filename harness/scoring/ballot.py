@@ -45,6 +45,10 @@ class BallotCount:
     """Votes without a usable answer."""
     cut_characters: int = 0
     """Characters left out of prompts for length."""
+    distinct: int = 0
+    """Transcripts put to the vote; what is the same is put once."""
+    spreads: list[float] = field(default_factory=list[float])
+    """Standard deviation over votes, of each transcript; empty for one vote."""
     twin_gaps: list[float] = field(default_factory=list[float])
     """|difference| between the two scores of each twin."""
 
@@ -55,6 +59,7 @@ async def hold_ballot(question: Question, judge: Judge, count: BallotCount) -> d
     Raises JudgeFailed when half of the votes or more fail or the prompts don't fit the budget, and JudgeError when no
     question to this judge can succeed.
     """
+    count.distinct = len(question.transcripts)
     votes = [plan_vote(question, vote) for vote in range(max(1, question.options.votes))]
     if any(not heats for heats in votes):
         raise failed(judge.spec, f"two trajectories alone exceed max_prompt_tokens = {question.max_prompt_tokens}")
@@ -65,7 +70,10 @@ async def hold_ballot(question: Question, judge: Judge, count: BallotCount) -> d
     if hopeless or 2 * len(faults) >= len(votes):
         raise (hopeless or faults)[0]
     counted = [result for result in results if not isinstance(result, JudgeError)]
-    return {name: _standing([vote[name] for vote in counted]) for name in question.transcripts}
+    standings = {name: _standing([vote[name] for vote in counted]) for name in question.transcripts}
+    if len(counted) > 1:
+        count.spreads.extend(standing.spread for standing in standings.values())
+    return standings
 
 
 async def _hold_vote(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.scoring.rubric import Rubric
-from harness.scoring.ruler_prompt import Entry, OverBudget, Prompt, build_prompt
+from harness.scoring.ruler_prompt import GENTLE_LADDER, LADDER, Cut, Entry, OverBudget, Prompt, build_prompt
 from harness.scoring.transcript import Transcript
 
 # Ids that no text of a trajectory can guess and that say nothing about order.
@@ -68,35 +68,36 @@ class Question:
 
 
 def plan_vote(question: Question, vote: int) -> list[Heat]:
-    """The heats of one vote, in which every transcript occurs; smaller heats where the budget asks for them.
+    """The heats of one vote, in which every transcript occurs; smaller heats where the budget asks for much cutting.
 
     Empty when even two transcripts don't fit. Nothing depends on the order of `question.transcripts`.
     """
     size = max(2, question.options.heat_size)
     while True:
+        is_last = size == 2 or len(question.transcripts) < 3
         try:
-            return _heats(question, vote, size)
+            return _heats(question, vote, size, LADDER if is_last else GENTLE_LADDER)
         except OverBudget:
-            if size == 2 or len(question.transcripts) == 1:
+            if is_last:
                 return []
             size = max(2, min(size, len(question.transcripts)) // 2)
 
 
-def _heats(question: Question, vote: int, size: int) -> list[Heat]:
+def _heats(question: Question, vote: int, size: int, ladder: Sequence[Cut]) -> list[Heat]:
     options = question.options
     names = sorted(question.transcripts)
     rng = random.Random(_seed_of(options.seed, vote, size, *names))
     rng.shuffle(names)
     if len(names) <= size:
-        return [_heat(question, names, (), vote, rng)]
+        return [_heat(question, names, ladder, vote, rng)]
     anchors = tuple(names[: max(1, min(options.heat_anchors, size - 1))])
     rest = names[len(anchors) :]
     step = size - len(anchors)
     chunks = [[*anchors, *rest[start : start + step]] for start in range(0, len(rest), step)]
-    return [_heat(question, chunk, anchors, vote, rng) for chunk in chunks]
+    return [replace(_heat(question, chunk, ladder, vote, rng), anchors=anchors) for chunk in chunks]
 
 
-def _heat(question: Question, chunk: Sequence[str], anchors: tuple[str, ...], vote: int, rng: random.Random) -> Heat:
+def _heat(question: Question, chunk: Sequence[str], ladder: Sequence[Cut], vote: int, rng: random.Random) -> Heat:
     order = list(chunk)
     has_twin = len(order) > 1 and rng.random() < question.options.twin_share
     twin_name = rng.choice(order) if has_twin else None
@@ -108,9 +109,9 @@ def _heat(question: Question, chunk: Sequence[str], anchors: tuple[str, ...], vo
     twins = [label for label, name in names.items() if name == twin_name]
     entries = [Entry(label, question.transcripts[name]) for label, name in names.items()]
     return Heat(
-        prompt=build_prompt(entries, question.rubric, question.max_prompt_tokens),
+        prompt=build_prompt(entries, question.rubric, question.max_prompt_tokens, ladder=ladder),
         names=names,
-        anchors=anchors,
+        anchors=(),
         twin=(twins[0], twins[1]) if twins else None,
         vote=vote,
     )

@@ -16,6 +16,7 @@ from harness.errors import JudgeError
 
 Messages = Sequence[dict[str, str]]
 LONGEST_RETRY_AFTER_S = 60.0
+HOPELESS_STATUS = (401, 402, 403, 404)
 
 
 class JudgeFailed(JudgeError):
@@ -120,7 +121,7 @@ async def complete(spec: JudgeSpec, messages: Messages, schema: dict[str, Any] |
             response = await litellm.acompletion(**_arguments(spec, messages, schema))
     except (faults.ContextWindowExceededError, faults.ContentPolicyViolationError) as error:
         raise failed(spec, f"it can't take this prompt: {one_line(error)}") from error
-    except (faults.AuthenticationError, faults.PermissionDeniedError, faults.NotFoundError) as error:
+    except (faults.AuthenticationError, faults.NotFoundError) as error:
         raise _hopeless(spec, error) from error
     except (faults.BadRequestError, faults.UnprocessableEntityError) as error:
         if "LLM Provider NOT provided" in str(error):
@@ -128,7 +129,10 @@ async def complete(spec: JudgeSpec, messages: Messages, schema: dict[str, Any] |
         if schema is not None:
             raise SchemaRefused(one_line(error)) from error
         raise failed(spec, f"it refused the request: {one_line(error)}") from error
-    except (TimeoutError, faults.OpenAIError, *_busy(faults)) as error:
+    except (TimeoutError, *_busy(faults)) as error:
+        # LiteLLM has no class of its own for every status: 402 and 403 come as a plain APIError.
+        if getattr(error, "status_code", None) in HOPELESS_STATUS:
+            raise _hopeless(spec, error) from error
         raise EndpointBusy(error, _retry_after_s(error)) from error
     return _reply(response)
 
@@ -172,7 +176,7 @@ def one_line(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
-def _hopeless(spec: JudgeSpec, error: Exception) -> JudgeError:
+def _hopeless(spec: JudgeSpec, error: BaseException) -> JudgeError:
     return JudgeError(
         asked=f"a verdict from the judge {spec}",
         found=one_line(error),
@@ -182,6 +186,8 @@ def _hopeless(spec: JudgeSpec, error: Exception) -> JudgeError:
 
 def _busy(faults: Any) -> tuple[type[Exception], ...]:
     return (
+        faults.OpenAIError,
+        faults.PermissionDeniedError,
         faults.RateLimitError,
         faults.Timeout,
         faults.InternalServerError,

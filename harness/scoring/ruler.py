@@ -36,29 +36,31 @@ async def ruler_score_group(
     answer no question at all (no such model, no key).
     """
     judged = trajectories_to_judge(group)
-    rubric = rubric or load_rubric(None)
-    transcripts = {trajectory.rollout_id: transcript_of(trajectory) for trajectory in judged}
-    question = _question(list(transcripts.values()), judge.spec, rubric, options)
     count = BallotCount()
     try:
-        standings = await hold_ballot(question, judge, count)
+        scores = await ruler_scores(judged, judge, rubric or load_rubric(None), options, count)
     except JudgeFailed as error:
         return _unscored(group, error, count)
-    version = f"{PROMPT_VERSION}/{judge.spec.model}/{rubric.version}"
-    scored = {
-        rollout_id: _score(standings[transcript.fingerprint], version) for rollout_id, transcript in transcripts.items()
-    }
     trajectories = [
-        replace(trajectory, scores=[*trajectory.scores, scored[trajectory.rollout_id]])
-        if trajectory.rollout_id in scored
+        replace(trajectory, scores=[*trajectory.scores, scores[trajectory.rollout_id]])
+        if trajectory.rollout_id in scores
         else trajectory
         for trajectory in group.trajectories
     ]
-    metrics = {
-        **_metrics(count, len(question.transcripts)),
-        "ruler/vote_std": statistics.fmean(s.spread for s in standings.values()),
+    return replace(group, trajectories=trajectories, metrics={**group.metrics, **ballot_metrics(count)})
+
+
+async def ruler_scores(
+    trajectories: Sequence[Trajectory], judge: Judge, rubric: Rubric, options: RulerOptions | None, count: BallotCount
+) -> dict[str, Score]:
+    """Rollout id → score, for all of these; `count` says what it took, after a failure too. Raises JudgeError."""
+    transcripts = {trajectory.rollout_id: transcript_of(trajectory) for trajectory in trajectories}
+    question = _question(list(transcripts.values()), judge.spec, rubric, options)
+    standings = await hold_ballot(question, judge, count)
+    version = f"{PROMPT_VERSION}/{judge.spec.model}/{rubric.version}"
+    return {
+        rollout_id: _score(standings[transcript.fingerprint], version) for rollout_id, transcript in transcripts.items()
     }
-    return replace(group, trajectories=trajectories, metrics={**group.metrics, **metrics})
 
 
 def trajectories_to_judge(group: Group) -> list[Trajectory]:
@@ -146,20 +148,23 @@ def _unscored(group: Group, error: JudgeFailed, count: BallotCount) -> Group:
         for trajectory in group.trajectories
     ]
     return replace(
-        group, trajectories=trajectories, metrics={**group.metrics, **_metrics(count, 0), "ruler/unscored": 1.0}
+        group, trajectories=trajectories, metrics={**group.metrics, **ballot_metrics(count), "ruler/unscored": 1.0}
     )
 
 
-def _metrics(count: BallotCount, distinct: int) -> dict[str, float]:
+def ballot_metrics(count: BallotCount) -> dict[str, float]:
+    """What a ballot took, as metrics under `ruler/`."""
     metrics = {
         **count.usage.as_metrics("ruler/"),
         "ruler/prompts": float(count.prompts),
         "ruler/repairs": float(count.repairs),
         "ruler/failed_votes": float(count.failed_votes),
         "ruler/cut_characters": float(count.cut_characters),
-        "ruler/distinct": float(distinct),
+        "ruler/distinct": float(count.distinct),
         "ruler/unscored": 0.0,
     }
     if count.twin_gaps:
         metrics["ruler/twin_gap"] = statistics.fmean(count.twin_gaps)
+    if count.spreads:
+        metrics["ruler/vote_std"] = statistics.fmean(count.spreads)
     return metrics

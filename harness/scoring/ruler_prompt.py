@@ -1,7 +1,7 @@
 """The prompt of a group judge: shared beginning once, repeated texts once, data escaped, cut to a token budget.
 
 It knows nothing about judges, endpoints, caches or how answers are read; pure and deterministic, text in, text out. The
-wording is in `ruler.md`. Called by ruler.py.
+wording is in `ruler.md`. Called by heats.py and independent.py.
 """
 
 from __future__ import annotations
@@ -80,13 +80,22 @@ LADDER = (
     Cut(120, 1000, 12),
     Cut(80, 600, 6),
 )
+GENTLE_LADDER = LADDER[:5]
+"""As far as it is better to cut than to make the prompt smaller by splitting a group."""
 
 
-def build_prompt(entries: Sequence[Entry], rubric: Rubric, max_tokens: int) -> Prompt:
-    """One prompt over all entries, in their order. Raises OverBudget when `max_tokens` can't hold even the least."""
-    system = _system_text(rubric)
+def build_prompt(
+    entries: Sequence[Entry],
+    rubric: Rubric,
+    max_tokens: int,
+    *,
+    ladder: Sequence[Cut] = LADDER,
+    template_file: Path = TEMPLATE_FILE,
+) -> Prompt:
+    """One prompt over all entries, in their order. Raises OverBudget when no rung of `ladder` fits `max_tokens`."""
+    system = _system_text(rubric, template_file)
     estimate = 0
-    for cut in LADDER:
+    for cut in ladder:
         body = _Body(cut)
         user = body.render(entries)
         estimate = estimate_tokens(system) + estimate_tokens(user)
@@ -191,17 +200,17 @@ def _block(name: str, lines: Sequence[str]) -> str:
     return "\n".join([f"<{name}>", *lines, f"</{name}>"]) if lines else ""
 
 
-def _system_text(rubric: Rubric) -> str:
+def _system_text(rubric: Rubric, template_file: Path) -> str:
     text = rubric.text
     if rubric.criteria:
         listed = "\n".join(f"- {criterion.name}: {criterion.text}" for criterion in rubric.criteria)
         text = f"{text}\n\nScore each of these criteria on its own:\n\n{listed}".strip()
-    return _template().substitute(rubric=text, answer_format=answer_format(rubric))
+    return _template(template_file).substitute(rubric=text, answer_format=answer_format(rubric))
 
 
 @cache
-def _template() -> Template:
-    return Template(TEMPLATE_FILE.read_text(encoding="utf-8").strip())
+def _template(template_file: Path) -> Template:
+    return Template(template_file.read_text(encoding="utf-8").strip())
 
 
 def answer_format(rubric: Rubric) -> str:

@@ -75,7 +75,7 @@ def make_run(folder: Path, seed: int, after: int = 70) -> Path:
                     run_id="run",
                     task_id="t",
                     ending=ending,
-                    metrics={"drift_tokens": 2.0 if number == 0 else 0.0},
+                    metrics={"drift_tokens": 2.0 * (number == 0), "forks_template": 1.0, "forks_edited_history": 5.0},
                 )
             )
         store.append_rollout(RolloutRecord(rollout_id="open", group_id="g", run_id="run", task_id="t"))
@@ -95,6 +95,7 @@ def test_report_holds_success_before_and_after_with_intervals_and_the_run(tmp_pa
     assert "1.000010" in rows["first-step mean ratio"]
     assert "1.00e-06" in rows["first-step KL"]
     assert "| 2 |" in rows["drift tokens"]
+    assert "| 3 |" in rows["false forks"], "a fork that the agent's own editing made is not false"
     assert (tmp_path / "demo" / "reward.png").read_bytes().startswith(PNG_MAGIC)
 
 

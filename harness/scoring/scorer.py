@@ -1,0 +1,176 @@
+"""The judge of a run, opened from its configuration: groups in, scores out, spans and cost on disk.
+
+It knows nothing about prompts or agents. Each group put to the judge leaves a line in `judge.jsonl` (what it took, or
+why it failed: judge failures are in no mean) and each score a `gen_ai.evaluation.result` on its rollout's trace.
+Called by the train loop, `harness rollout` and `harness score`; group.py calls what it yields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.config import JudgeSection, RewardSection
+from harness.errors import JudgeError
+from harness.scoring.ballot import BallotCount
+from harness.scoring.blend import BLENDS, Scores
+from harness.scoring.heats import RulerOptions
+from harness.scoring.independent import score_independently
+from harness.scoring.judge import Judge
+from harness.scoring.judge_cache import JudgeCache
+from harness.scoring.litellm_call import JudgeSpec, load_litellm
+from harness.scoring.rubric import Rubric, load_rubric
+from harness.scoring.ruler import ballot_metrics, ruler_scores
+from traces import semconv
+from traces.build import score_event
+from traces.span import Span, new_span_id, new_trace_id
+from traces.store import Store
+from traces.trajectory import Score, Trajectory
+
+JUDGE_LOG = "judge.jsonl"
+CACHE_FILE = "judge_cache.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """Scores groups by one reward; can be called from many tasks at once."""
+
+    kind: str
+    """`reward.kind`: ruler, independent, gate or weighted."""
+    judge: Judge
+    """Who is asked."""
+    rubric: Rubric
+    """What it is asked for."""
+    options: RulerOptions
+    """Votes, heats, twins, seed."""
+    checks_weight: float
+    """Share of the checks in `weighted`."""
+    store: Store
+    """Where the rollouts are; spans are added to it, scores are returned."""
+
+    async def __call__(self, task: object, trajectories: Sequence[Trajectory]) -> Mapping[str, Sequence[Score]]:
+        """Rollout id → scores to add, the reward last. Raises JudgeError; JudgeFailed where only this group is lost."""
+        del task
+        count = BallotCount()
+
+        async def ask(judged: Sequence[Trajectory]) -> Mapping[str, Score]:
+            if self.kind == "independent":
+                return await score_independently(judged, self.judge, self.rubric, count)
+            return await ruler_scores(judged, self.judge, self.rubric, self.options, count)
+
+        started_ns = time.time_ns()
+        try:
+            scores = await BLENDS[self.kind](trajectories, ask, self.checks_weight)
+        except JudgeError as error:
+            self._log(trajectories, count, error)
+            raise
+        self._log(trajectories, count, None)
+        await asyncio.to_thread(self._write_spans, scores, started_ns)
+        return scores
+
+    def _log(self, trajectories: Sequence[Trajectory], count: BallotCount, error: JudgeError | None) -> None:
+        row: dict[str, Any] = {
+            "group_id": trajectories[0].group_id if trajectories else None,
+            "trajectories": len(trajectories),
+            **ballot_metrics(count),
+        }
+        if error is not None:
+            row |= {"ruler/unscored": 1.0, "error": error.found}
+        with (self.store.path.parent / JUDGE_LOG).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _write_spans(self, scores: Scores, started_ns: int) -> None:
+        spans = [
+            evaluation_span(self.store, rollout_id, score, started_ns)
+            for rollout_id, added in scores.items()
+            for score in added
+        ]
+        self.store.append_spans(spans)
+
+
+@asynccontextmanager
+async def open_scorer(
+    reward: RewardSection, judge: JudgeSection, store: Store, *, seed: int = 0
+) -> AsyncIterator[Scorer | None]:
+    """The scorer of a run for as long as the block lasts; None for `checks`, whose scores the rollouts bring along.
+
+    LiteLLM is imported here, beside the event loop, so that no rollout waits for it. Raises JudgeError for a missing
+    judge, rubric file or LiteLLM.
+    """
+    if reward.kind == "checks":
+        yield None
+        return
+    if judge.model is None:
+        raise JudgeError(
+            asked=f"the reward {reward.kind!r}",
+            found="no judge is configured",
+            fix="name one: --judge openai/gpt-5, or judge.model and judge.api_base for an endpoint of your own",
+        )
+    rubric = load_rubric(judge.rubric)
+    await asyncio.to_thread(load_litellm, judge.model)
+    with JudgeCache(store.path.parent / CACHE_FILE) as cache:
+        yield Scorer(
+            kind=reward.kind,
+            judge=Judge(judge_spec(judge, judge.model), cache),
+            rubric=rubric,
+            options=RulerOptions(seed=seed),
+            checks_weight=reward.checks_weight,
+            store=store,
+        )
+
+
+def judge_spec(section: JudgeSection, model: str) -> JudgeSpec:
+    """The judge of a configuration; what the section doesn't say keeps its default."""
+    return JudgeSpec(
+        model=model,
+        api_base=section.api_base,
+        temperature=section.temperature,
+        concurrency=section.concurrency,
+        timeout_s=section.timeout_s,
+    )
+
+
+def evaluation_span(store: Store, rollout_id: str, score: Score, started_ns: int) -> Span:
+    """A span `evaluate {name}` on the rollout's trace, under its root, with the score as its event."""
+    record = store.rollout(rollout_id)
+    now_ns = time.time_ns()
+    return Span(
+        trace_id=record.trace_id or new_trace_id(),
+        span_id=new_span_id(),
+        parent_id=_root_span_id(store, rollout_id),
+        name=f"evaluate {score.name}",
+        start_ns=started_ns,
+        end_ns=now_ns,
+        attributes={semconv.EVALUATION_NAME: score.name, semconv.EVALUATION_SCORE: score.value},
+        events=(score_event(score, now_ns),),
+        rollout_id=rollout_id,
+        group_id=record.group_id,
+        run_id=record.run_id,
+    )
+
+
+def _root_span_id(store: Store, rollout_id: str) -> str | None:
+    roots = [
+        span
+        for span in store.spans(rollout_id)
+        if span.attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_INVOKE_AGENT and span.parent_id is None
+    ]
+    return roots[0].span_id if roots else None
+
+
+def read_judge_log(run_dir: Path) -> dict[str, float]:
+    """What judging cost over a run: the sums of `judge.jsonl`; empty without one."""
+    path = run_dir / JUDGE_LOG
+    sums: dict[str, float] = {}
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            for name, value in json.loads(line).items():
+                if name.startswith("ruler/"):
+                    sums[name] = sums.get(name, 0.0) + value
+    return sums
