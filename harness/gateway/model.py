@@ -32,7 +32,7 @@ _NO_RETRY = {b"x-should-retry": b"false"}
 
 
 @dataclass(slots=True)
-class _ModelSide:
+class ModelSide:
     """What the gateway holds for one live rollout."""
 
     turns: RolloutTurns
@@ -48,7 +48,8 @@ class ModelGateway:
 
     def __init__(self, answerer: Answerer) -> None:
         self._answerer = answerer
-        self._sides: dict[str, _ModelSide] = {}
+        self.sides: dict[str, ModelSide] = {}
+        """What is held for live rollouts, by id."""
 
     async def handle_model(self, rollout: LiveRollout, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request to a live rollout's model door; `path` is what follows `/r/<key>/v1`."""
@@ -63,7 +64,7 @@ class ModelGateway:
 
     async def close_rollout(self, rollout: LiveRollout) -> dict[str, Any]:
         """End what still runs for a sealed rollout and drop what is held for it; its counts. Part of the seal."""
-        side = self._sides.pop(rollout.rollout_id, None)
+        side = self.sides.pop(rollout.rollout_id, None)
         if side is None:
             return RolloutTurns(rollout).summary()
         for stream in side.streams:
@@ -100,13 +101,13 @@ class ModelGateway:
         attempt, _ = side.retries.claim(content, record.retry_count > 0, lambda: self._answerer.answer(call))
         await self._deliver(side, attempt, dialect, client)
 
-    def _side(self, rollout: LiveRollout) -> _ModelSide:
-        side = self._sides.get(rollout.rollout_id)
+    def _side(self, rollout: LiveRollout) -> ModelSide:
+        side = self.sides.get(rollout.rollout_id)
         if side is None:
-            side = self._sides[rollout.rollout_id] = _ModelSide(RolloutTurns(rollout))
+            side = self.sides[rollout.rollout_id] = ModelSide(RolloutTurns(rollout))
         return side
 
-    async def _deliver(self, side: _ModelSide, attempt: Attempt[Answered], dialect: Dialect, client: Client) -> None:
+    async def _deliver(self, side: ModelSide, attempt: Attempt[Answered], dialect: Dialect, client: Client) -> None:
         """Answer in one piece. The engine goes on when the client goes away: its retry finds the answer."""
         if not await client.outlasts(attempt.answer):
             attempt.lost = True
@@ -123,7 +124,7 @@ class ModelGateway:
             return
         await send_json(client.send, 200, dialect.write_answer(answered.prepared.call.request, answered.answer))
 
-    async def _stream(self, side: _ModelSide, call: Call, client: Client) -> None:
+    async def _stream(self, side: ModelSide, call: Call, client: Client) -> None:
         task = asyncio.create_task(relay_stream(self._answerer, call, client.send))
         side.streams.add(task)
         task.add_done_callback(side.streams.discard)

@@ -77,7 +77,7 @@ class Sampled:
     """Ids and log-probabilities; None where the engine gave none."""
     closed: bool
     """True where sampling ended with the turn's end."""
-    logprobs: msgspec.Raw | None = None
+    logprobs: msgspec.Raw
     """Log-probabilities as the engine wrote them."""
 
 

@@ -51,9 +51,13 @@ class RetryLedger(Generic[T]):
             if attempt in attempts:
                 attempts.remove(attempt)
 
+    def attempts(self) -> list[Attempt[T]]:
+        """All that are held."""
+        return [attempt for same_body in self._attempts.values() for attempt in same_body]
+
     async def close(self) -> list[Attempt[T]]:
         """End what still runs; the attempts that were answered. Part of the seal."""
-        attempts = [attempt for same_body in self._attempts.values() for attempt in same_body]
+        attempts = self.attempts()
         running = [attempt.answer for attempt in attempts if not attempt.answer.done()]
         for task in running:
             task.cancel()

@@ -14,7 +14,15 @@ import numpy as np
 
 from harness.gateway.prompts import Prompt
 from harness.gateway.request import ModelAnswer, ModelRequest, Sampled
-from harness.gateway.upstream import ChatChoice, ChatReply, EngineFailure, Generated, Upstream, logprob_values
+from harness.gateway.upstream import (
+    NO_LOGPROBS,
+    ChatChoice,
+    ChatReply,
+    EngineFailure,
+    Generated,
+    Upstream,
+    logprob_values,
+)
 from traces.span import Tokens
 
 _BROKEN_OFF = frozenset({"abort", "error"})
@@ -86,7 +94,7 @@ class Sampler:
             calls = bool(message.get("tool_calls"))
             reason = "tool_calls" if calls and choice.finish_reason == "stop" else choice.finish_reason or "stop"
             tokens = _tokens(ids, choice.token_ids, logprobs)
-            choices.append(Sampled(choice.index, message, reason, tokens, closed))
+            choices.append(Sampled(choice.index, message, reason, tokens, closed, NO_LOGPROBS))
         usage = {name: count for name, count in (generated.usage or {}).items() if count is not None}
         return ModelAnswer(generated.request_id, generated.created or 0, choices, usage)
 

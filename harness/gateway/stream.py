@@ -18,7 +18,7 @@ from harness.gateway.failures import describe_failure
 from harness.gateway.http import end_events, send_frames, send_json, start_events
 from harness.gateway.request import ModelAnswer, Sampled
 from harness.gateway.sampling import read_choice
-from harness.gateway.upstream import ChatChoice, ChatReply, EngineFailure
+from harness.gateway.upstream import NO_LOGPROBS, ChatChoice, ChatReply, EngineFailure
 
 
 async def relay_stream(answerer: Answerer, call: Call, send: Send) -> None:
@@ -88,9 +88,9 @@ def _as_chunk(answer: ModelAnswer) -> ChatReply:
     return ChatReply(answer.id, answer.created, choices, prompt_ids, dict(answer.usage))
 
 
-def _as_logprobs(sampled: Sampled) -> msgspec.Raw | None:
+def _as_logprobs(sampled: Sampled) -> msgspec.Raw:
     if sampled.tokens is None:
-        return None
+        return NO_LOGPROBS
     return msgspec.Raw(msgspec.json.encode({"content": [{"logprob": v} for v in sampled.tokens.logprobs_T.tolist()]}))
 
 
@@ -130,12 +130,8 @@ class _Assembly:
 
     def _add(self, choice: ChatChoice) -> None:
         whole = self._choices.setdefault(choice.index, ChatChoice(index=choice.index, token_ids=[]))
-        if choice.token_ids is None:
-            whole.token_ids = None if choice.finish_reason is None and choice.delta else whole.token_ids
-        elif whole.token_ids is not None:
-            whole.token_ids += choice.token_ids
-        if choice.logprobs is not None:
-            self._logprobs.setdefault(choice.index, []).extend(_entries(choice.logprobs))
+        whole.token_ids = (whole.token_ids or []) + (choice.token_ids or [])
+        self._logprobs.setdefault(choice.index, []).extend(_entries(choice.logprobs))
         whole.finish_reason = choice.finish_reason or whole.finish_reason
         whole.stop_reason = choice.stop_reason if choice.stop_reason is not None else whole.stop_reason
         merge_delta(self._messages.setdefault(choice.index, {"role": "assistant", "content": None}), choice.delta or {})

@@ -17,6 +17,9 @@ import msgspec
 
 T = TypeVar("T")
 
+NO_LOGPROBS = msgspec.Raw(b"null")
+"""Stands for log-probabilities that an answer does not have."""
+
 # vLLM's uvicorn drops idle connections after 5 s: ours must be the first to let go.
 _KEEPALIVE_S = 3.0
 _RETRY_PAUSES_S = (0.05, 0.5)
@@ -63,7 +66,7 @@ class ChatChoice(msgspec.Struct):
     """Stop string or token; None at the end of the turn."""
     token_ids: list[int] | None = None
     """Sampled ids (those of this chunk, when streamed)."""
-    logprobs: msgspec.Raw | None = None
+    logprobs: msgspec.Raw = NO_LOGPROBS
     """As the engine wrote them, for clients that asked."""
 
 
@@ -118,15 +121,13 @@ class Generated(msgspec.Struct):
 _REPLY = msgspec.json.Decoder(ChatReply)
 _RENDERED = msgspec.json.Decoder(_Rendered)
 _GENERATED = msgspec.json.Decoder(Generated)
-_LOGPROBS = msgspec.json.Decoder(_Logprobs)
+_LOGPROBS: msgspec.json.Decoder[_Logprobs | None] = msgspec.json.Decoder(_Logprobs | None)
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
-def logprob_values(raw: msgspec.Raw | None) -> list[float]:
+def logprob_values(raw: msgspec.Raw) -> list[float]:
     """The numbers in an answer's log-probabilities; empty where it has none."""
-    if raw is None:
-        return []
-    block = _LOGPROBS.decode(raw) if bytes(raw) != b"null" else None
+    block = _LOGPROBS.decode(raw)
     return [entry.logprob for entry in block.content or ()] if block is not None else []
 
 
