@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from harness.agent import load_agent
 from harness.config import Config
-from harness.errors import JudgeError
-from harness.group import GroupPlan, run_group
+from harness.group import GroupPlan, ScoreGroup, run_group
 from harness.measure import fetch_tasks
 from harness.policy import Policy
+from harness.scoring.litellm_call import JudgeFailed
 from harness.stack import Stack
 from harness.task import Task
 from traces.store import GroupRecord, Store
@@ -34,18 +35,31 @@ Tell = Callable[..., None]
 """Called with changes of the progress, and `outcomes`: [(ending, passed)] of rollouts that ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupSource:
+    """What groups are made from."""
+
+    config: Config
+    """Agent, tasks, sampling, limits."""
+    stack: Stack
+    """Where rollouts run."""
+    judge: ScoreGroup | None = None
+    """Judges whole groups; None where the rollouts' own checks are the reward."""
+
+
 class GroupMaker:
     """Makes groups until it is cancelled."""
 
-    def __init__(self, config: Config, stack: Stack, store: Store, trainer: TrainerConfig, tell: Tell) -> None:
-        self._config = config
-        self._stack = stack
+    def __init__(self, source: GroupSource, store: Store, trainer: TrainerConfig, tell: Tell) -> None:
+        self._config = source.config
+        self._stack = source.stack
+        self._judge = source.judge
         self._store = store
         self._trainer = trainer
         self._tell = tell
-        self._agent = load_agent(config.agent.spec)
-        self._world = stack.world(config, store, config.rollout.temperature)
-        self._policy = Policy(stack.engine.model_name)
+        self._agent = load_agent(source.config.agent.spec)
+        self._world = source.stack.world(source.config, store, source.config.rollout.temperature)
+        self._policy = Policy(source.stack.engine.model_name)
         self._tasks: dict[int, Task] = {}
         self._running: set[asyncio.Task[Group]] = set()
 
@@ -53,7 +67,7 @@ class GroupMaker:
         """Keep the trainer supplied. Raises what a broken program raises; a group that can't be judged is replaced."""
         run_id = self._config.run.name
         self._follow_policy()
-        pace = Pace(self._trainer.rules, self._config.training.group_size, self._policy.version)
+        pace = Pace(self._trainer, self._policy.version)
         pace.closed(
             group_rows(self._store.group(record.group_id), self._trainer.rules)
             for record in self._store.unconsumed_groups(run_id)
@@ -84,7 +98,7 @@ class GroupMaker:
             self._running.remove(ended)
             try:
                 group = ended.result()
-            except JudgeError as error:
+            except JudgeFailed as error:
                 _log.warning("a group could not be judged and is left open: %s", error)
                 continue
             pace.closed([group_rows(group, self._trainer.rules)])
@@ -103,6 +117,7 @@ class GroupMaker:
             size=section.training.group_size,
             position=position,
             retries=section.rollout.infrastructure_retries,
+            judge=self._judge,
             **(self._kept(stopped) if stopped is not None else {}),
         )
         return await run_group(task, self._agent, self._policy, self._world, plan)

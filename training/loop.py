@@ -27,10 +27,11 @@ from harness.policy import Policy
 from harness.process import Process, ProcessSpec, start_process
 from harness.report import terminal_table, write_report
 from harness.run_facts import AFTER, BEFORE, record_phase
+from harness.scoring.scorer import open_scorer
 from harness.stack import LOGS_FOLDER, STORE_FILE, Stack, model_folder, start_stack
 from traces.store import Store
 from training.config import TrainerConfig, trainer_config
-from training.groups import GroupMaker
+from training.groups import GroupMaker, GroupSource
 from training.rollouts import rewind
 
 CONFIG_FILE = "config.toml"

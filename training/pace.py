@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from training.batch import BatchRules, GroupRows, plan_batch
+from training.batch import GroupRows, plan_batch
+from training.config import TrainerConfig
 
 _FIRST_GUESS = 0.7
 _FLOOR = 0.25
@@ -23,9 +24,10 @@ class Pace:
     Steps are planned with the trainer's own `plan_batch`, so both sides always agree on what a step is made of.
     """
 
-    def __init__(self, rules: BatchRules, group_size: int, version: int, steps_ahead: int = 0) -> None:
-        self._rules = rules
-        self._group_size = group_size
+    def __init__(self, trainer: TrainerConfig, version: int, steps_ahead: int = 0) -> None:
+        self._rules = trainer.rules
+        self._group_size = trainer.training.group_size
+        self._steps = trainer.training.steps
         self._version = version
         self._steps_ahead = steps_ahead
         self._pending: list[GroupRows] = []
@@ -50,7 +52,7 @@ class Pace:
 
         `steps_ahead` 0 alternates generation and training; 1 makes the next batch while the trainer is at this one.
         """
-        if self._planned > self._version + self._steps_ahead:
+        if self._planned > min(self._version + self._steps_ahead, self._steps - 1):
             return 0
         fresh = sum(len(self._fresh(group)) for group in self._pending)
         lacking = max(1, self._rules.rows - fresh)
