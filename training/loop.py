@@ -112,10 +112,11 @@ class Training:
                 trainer.write(self._folder)
                 argv = (sys.executable, "-m", "training.trainer", "--run", str(self._folder))
                 spec = ProcessSpec(argv, self._folder / LOGS_FOLDER / "trainer.log", name="trainer")
-                async with start_process(spec) as process:
-                    await self._until_trained(
-                        GroupMaker(self._config, stack, self._store, trainer, self._tell), process
-                    )
+                config = self._config
+                scoring = open_scorer(config.reward, config.judge, self._store, seed=config.run.seed)
+                async with scoring as judge, start_process(spec) as process:
+                    maker = GroupMaker(GroupSource(config, stack, judge), self._store, trainer, self._tell)
+                    await self._until_trained(maker, process)
         return self._latest()
 
     async def _until_trained(self, maker: GroupMaker, process: Process) -> None:
