@@ -1,0 +1,198 @@
+"""Agents of three kinds, well-behaved and not: each ends for its own reason and leaves no process behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.agent import KEPT_OUTPUT_BYTES, Agent, Door, load_agent, run_agent
+from harness.errors import AgentError
+from harness.task import AgentTask
+from tests.conftest import REPO
+
+TASK = AgentTask("task-1", "retail", "be kind", "cancel #W1", ["cancel"])
+DOOR = Door("http://gateway/r/k/v1", "k", "http://gateway/r/k/mcp", "policy-v1", 5, "00-a-b-01")
+
+
+def script(folder: Path, source: str) -> Agent:
+    file = folder / "script.py"
+    file.write_text(source)
+    return load_agent(f"{sys.executable} {file}")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_python_file_is_loaded_once_and_awaited_in_this_process(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import os\nLOADED = []\nasync def run(task, door):\n    return f'{task.user_message} {os.getpid()}'"
+    )
+    agent = load_agent(str(file))
+    results = await asyncio.gather(*(run_agent(agent, TASK, DOOR, time_limit_s=10) for _ in range(3)))
+    assert {result.answer for result in results} == {f"cancel #W1 {os.getpid()}"}
+    assert agent.name == tmp_path.name
+
+
+async def test_a_python_file_runs_in_a_process_of_its_own_under_the_same_contract(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import os, json\n"
+        "async def run(task, door):\n"
+        "    print('noise that is no answer')\n"
+        "    return json.dumps([os.getpid(), task.user_message, task.allowed_tools, door.base_url, door.mcp_url,\n"
+        "                       door.model, door.max_turns, door.traceparent])\n"
+    )
+    result = await run_agent(load_agent(str(file), own_process=True), TASK, DOOR, time_limit_s=60)
+    assert result.error is None
+    pid, *told = json.loads(result.answer or "")
+    assert pid != os.getpid()
+    assert told == ["cancel #W1", ["cancel"], DOOR.base_url, DOOR.mcp_url, "policy-v1", 5, "00-a-b-01"]
+    assert "noise that is no answer" in result.output
+
+
+async def test_a_command_finds_everything_in_its_environment_and_no_key_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_CONTROL_KEY", "opens-everything")
+    monkeypatch.setenv("WANDB_API_KEY", "also-secret")
+    monkeypatch.setenv("MY_SEARCH_KEY", "the agent's own")
+    agent = script(tmp_path, "import json, os, sys\nprint(json.dumps([dict(os.environ), sys.stdin.read()]))")
+    result = await run_agent(agent, TASK, DOOR, time_limit_s=60)
+    seen, stdin = json.loads(result.answer or "")
+    assert stdin == ""
+    assert seen["OPENAI_BASE_URL"] == DOOR.base_url
+    assert seen["OPENAI_API_KEY"] == seen["ANTHROPIC_API_KEY"] == "k"
+    assert seen["ANTHROPIC_BASE_URL"] == "http://gateway/r/k"
+    assert seen["MCP_URL"] == DOOR.mcp_url
+    assert seen["TRACEPARENT"] == "00-a-b-01"
+    assert seen["MY_SEARCH_KEY"] == "the agent's own"
+    assert json.loads(seen["HARNESS_TASK"])["user_message"] == "cancel #W1"
+    assert "opens-everything" not in str(seen)
+    assert "also-secret" not in str(seen)
+
+
+async def test_a_command_that_fails_says_its_code_and_its_last_words(tmp_path: Path) -> None:
+    result = await run_agent(script(tmp_path, "raise SystemExit('out of ideas')"), TASK, DOOR, time_limit_s=60)
+    assert result.answer is None
+    assert result.error == "exit code 1: out of ideas"
+
+
+async def test_a_command_that_hangs_is_ended_with_all_its_children_at_the_limit(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    agent = script(
+        tmp_path,
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(600)",
+    )
+    running = asyncio.create_task(run_agent(agent, TASK, DOOR, time_limit_s=8))
+    result = await asyncio.wait_for(running, 60)
+    assert result.timed_out
+    assert result.error is None
+    assert [pid for pid in map(int, pids.read_text().split()) if is_alive(pid)] == []
+
+
+async def test_a_command_that_leaves_children_behind_is_cleaned_up_after(tmp_path: Path) -> None:
+    agent = script(
+        tmp_path,
+        "import subprocess\nprint(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, end='')",
+    )
+    result = await asyncio.wait_for(run_agent(agent, TASK, DOOR, time_limit_s=60), 60)
+    assert result.answer
+    assert not is_alive(int(result.answer))
+
+
+async def test_a_command_that_floods_its_output_is_read_and_cut(tmp_path: Path) -> None:
+    agent = script(tmp_path, "import sys\nfor _ in range(400): sys.stdout.write('x' * 65536)\nprint('the end')")
+    result = await asyncio.wait_for(run_agent(agent, TASK, DOOR, time_limit_s=60), 60)
+    assert result.answer is not None
+    assert result.answer.endswith("the end")
+    assert len(result.answer) <= KEPT_OUTPUT_BYTES
+
+
+async def test_a_cancelled_run_of_a_command_leaves_no_process_behind(tmp_path: Path) -> None:
+    pipe = tmp_path / "pid"
+    os.mkfifo(pipe)
+    source = f"import os, time\nopen({str(pipe)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    running = asyncio.create_task(run_agent(script(tmp_path, source), TASK, DOOR, time_limit_s=600))
+    pid = int(await asyncio.wait_for(asyncio.to_thread(pipe.read_text), 60))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not is_alive(pid)
+
+
+async def test_an_agent_in_this_process_that_ignores_its_cancellation_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.agent._CANCEL_GRACE_S", 0.1)
+    release = asyncio.Event()
+
+    async def stubborn(task: AgentTask, door: Door) -> str:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    result = await asyncio.wait_for(run_agent(Agent("stubborn", stubborn), TASK, DOOR, time_limit_s=0.1), 30)
+    release.set()
+    assert result.timed_out
+
+
+async def test_a_function_that_is_not_async_fails_like_any_other_agent() -> None:
+    result = await run_agent(Agent("sync", lambda task, door: "text"), TASK, DOOR, time_limit_s=10)  # type: ignore[arg-type, return-value]
+    assert result.error is not None
+    assert result.error.startswith("TypeError")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("async def ran(task, door): ...", "no function `run` in it; it defines annotations, ran"),
+        ("import a_package_nobody_has", "it needs a_package_nobody_has"),
+        ("1 / 0", "it raised ZeroDivisionError"),
+    ],
+)
+def test_a_file_that_is_no_agent_is_refused_with_what_to_do(content: str, found: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text("from __future__ import annotations\n" + content)
+    with pytest.raises(AgentError) as refusal:
+        load_agent(str(file))
+    assert found in refusal.value.found
+    assert refusal.value.fix
+
+
+@pytest.mark.parametrize("spec", ["missing/agent.py", "no-such-command-anywhere --flag", " "])
+def test_an_agent_that_is_not_there_is_refused_by_its_name(spec: str) -> None:
+    with pytest.raises(AgentError) as refusal:
+        load_agent(spec)
+    assert repr(spec) in refusal.value.asked
+
+
+def test_the_folder_of_agents_never_hides_the_sdk_of_the_same_name() -> None:
+    assert not (REPO / "agents" / "__init__.py").exists()
+    import agents
+
+    assert agents.__file__ is not None
+    assert "site-packages" in agents.__file__
+
+
+@pytest.mark.parametrize("file", sorted((REPO / "agents").glob("*/agent.py")), ids=lambda file: file.parent.name)
+def test_every_shipped_agent_fits_on_one_screen_and_is_in_the_table(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 80
+    assert f"[`{file.parent.name}/`]" in (REPO / "agents" / "README.md").read_text()
