@@ -19,6 +19,7 @@ from harness.doctor import Finding, Level, examine
 from harness.report import terminal_table, write_report
 from harness.results_table import write_results
 from harness.show import find_rollout, open_store, rollout_table, trajectory_view
+from traces.store import Store
 
 LEVEL_STYLE: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FIX: "bold red"}
 
@@ -78,16 +79,31 @@ def show(
     ending: Annotated[str | None, typer.Option("--ending", help="Only rollouts that ended so.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many of the newest rollouts.")] = 30,
     tokens: Annotated[bool, typer.Option("--tokens", help="Token ids with log-probabilities, too.")] = False,
+    otlp: Annotated[
+        str | None, typer.Option("--otlp", metavar="URL", help="Send the spans to this OTLP/HTTP backend instead.")
+    ] = None,
 ) -> None:
     """List the rollouts of a run, or print one turn by turn: messages, tool calls, tokens, forks, scores.
 
-    Works while the run goes on.
+    Works while the run goes on. With `--otlp` the spans of that rollout, or of all that ended, go to any viewer that
+    takes OTLP, as often as you like.
     """
     with open_store(run) as store:
+        if otlp is not None:
+            sent = _send(store, otlp, rollout)
+            out.print(f"{sent} spans sent to {otlp}")
+            return
         if rollout is None:
             out.print(rollout_table(store, ending=ending, limit=limit))
             return
         out.print(trajectory_view(store.trajectory(find_rollout(store, rollout)), tokens=tokens))
+
+
+def _send(store: Store, endpoint: str, rollout: str | None) -> int:
+    from traces.tracer import export_otlp  # the OTel SDK: half a second that no other command needs
+
+    ended = [record.rollout_id for record in store.rollouts(ended=True)]
+    return export_otlp(store, endpoint, ended if rollout is None else [find_rollout(store, rollout)])
 
 
 def report(

@@ -141,13 +141,15 @@ def rollout(
     model: ModelOption = None,
     tools: ToolsOption = None,
     agent: AgentOption = None,
+    reward: RewardOption = None,
+    judge: JudgeOption = None,
     settings: SetOption = None,
 ) -> None:
     """Run an agent on a few tasks, with everything recorded, and show how each rollout ended.
 
     Nothing is trained. Look at one of them with `harness show RUN ROLLOUT`.
     """
-    resolved = _run_or_new(run, "rollout", config, settings, config_flags(model, tools, agent))
+    resolved = _run_or_new(run, "rollout", config, settings, config_flags(model, tools, agent, reward, judge))
     load_agent(resolved.agent.spec)
     folder = _folder(resolved)
     with show_progress(f"harness rollout · {folder}") as display:

@@ -308,7 +308,7 @@ async def attach(url: str) -> Engine:
     """
     base = url.rstrip("/").removesuffix("/v1")
     asked = f"attach to the engine at {url}"
-    fix = "start vLLM there (see `harness serve --help`), or leave --engine-url out"
+    fix = "start vLLM there (see `harness serve --help`), or leave engine.url out"
     try:
         status, text = await _call("GET", f"{base}/v1/models", timeout_s=10.0)
         models = _models(text) if status == 200 else []

@@ -24,6 +24,7 @@ from harness.measure import Measurement, fetch_tasks
 from harness.outcomes import Evaluation
 from harness.policy import Policy
 from harness.rollout import run_rollout
+from harness.scoring.scorer import open_scorer
 from harness.stack import STORE_FILE, Stack, start_stack
 from harness.task import AgentTask, Task
 from traces.store import Store
@@ -108,15 +109,16 @@ async def run_rollouts(
         found = await fetch_tasks(run.stack, config, tasks.split, tasks.offset, tasks.count)
         display.update(phase="rollouts", total=len(found) * each, unit="rollouts", policy_version=run.policy.version)
         made: list[Trajectory] = []
+        async with open_scorer(config.reward, config.judge, run.store, seed=config.run.seed) as judge:
 
-        async def one(task: Task) -> Sequence[Trajectory]:
-            plan = GroupPlan(size=each, retries=config.rollout.infrastructure_retries)
-            group = await run_group(task, agent, run.policy, world, plan)
-            made.extend(group.trajectories)
-            display.update(done=len(made), rollouts=len(made), reward=mean_reward(made))
-            return group.trajectories
+            async def one(task: Task) -> Sequence[Trajectory]:
+                plan = GroupPlan(size=each, retries=config.rollout.infrastructure_retries, judge=judge)
+                group = await run_group(task, agent, run.policy, world, plan)
+                made.extend(group.trajectories)
+                display.update(done=len(made), rollouts=len(made), reward=mean_reward(made))
+                return group.trajectories
 
-        groups = await asyncio.gather(*map(one, found))
+            groups = await asyncio.gather(*map(one, found))
     return [trajectory for group in groups for trajectory in group]
 
 
