@@ -63,6 +63,26 @@ def draw_lines(path: Path, lines: dict[str, Sequence[tuple[float, Interval]]], l
     _save(figure, path)
 
 
+def draw_calibration(path: Path, table: dict[str, Interval], scores: tuple[Sequence[float], Sequence[float]]) -> None:
+    """Write `path`: left the judge's scores of what passed and failed its check, right each statistic's interval."""
+    figure, (left, right) = _figure(1, 2, (11.0, 4.2), [2, 3])
+    passed, failed = scores
+    edges = np.linspace(0.0, 1.0, 11)
+    left.hist([list(passed), list(failed)], bins=edges, label=["check passed", "check failed"], density=True)
+    left.set(xlabel="judge's score", ylabel="density", title="Scores by check")
+    left.legend()
+    kept = [(name, interval) for name, interval in table.items() if not np.isnan(interval.low)]
+    places = range(len(kept))
+    means = [interval.mean for _, interval in kept]
+    below = [interval.mean - interval.low for _, interval in kept]
+    above = [interval.high - interval.mean for _, interval in kept]
+    right.errorbar(means, list(places), xerr=[np.maximum(below, 0), np.maximum(above, 0)], fmt="o", capsize=4)
+    right.set_yticks(list(places), [name for name, _ in kept])
+    right.axvline(0.5, color="grey", linewidth=0.8, linestyle=":")
+    right.set(xlim=(-0.5, 1.05), title="Agreement, 95 % intervals")
+    _save(figure, path)
+
+
 def _figure(rows: int, columns: int, size: tuple[float, float], widths: list[int] | None) -> tuple[Any, Any]:
     import matplotlib
 
