@@ -19,13 +19,16 @@ from traces.records import CheckpointRecord, GroupRecord, PolicyRecord
 class RunProgress(Database):
     """Consumption, checkpoints and policies; what is undone by a rollback stays in the file, marked."""
 
-    def unconsumed_groups(self, run_id: str, *, split: str = "train", limit: int = -1) -> list[GroupRecord]:
-        """Closed groups no step has consumed, in the order of closing: what the trainer may train next."""
+    def unconsumed_groups(self, run_id: str, *, limit: int = -1) -> list[GroupRecord]:
+        """Closed groups of the run's order of tasks that no step has consumed, in the order of closing.
+
+        Groups without a position (evaluation, `harness rollout`) are never trained on, whatever their split.
+        """
         sql = (
-            f"SELECT {GROUP_COLUMNS} FROM groups WHERE run_id=? AND split=? AND closed_seq IS NOT NULL"
+            f"SELECT {GROUP_COLUMNS} FROM groups WHERE run_id=? AND position IS NOT NULL AND closed_seq IS NOT NULL"
             " AND consumed_step IS NULL ORDER BY closed_seq LIMIT ?"
         )
-        rows = self.query(f"list unconsumed groups of run {run_id!r}", sql, (run_id, split, limit))
+        rows = self.query(f"list unconsumed groups of run {run_id!r}", sql, (run_id, limit))
         return [read_group(row) for row in rows]
 
     def consume(self, run_id: str, group_ids: Sequence[str], step: int) -> None:
