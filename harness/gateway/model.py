@@ -47,7 +47,8 @@ class ModelGateway:
     """Serves the model door of every live rollout."""
 
     def __init__(self, answerer: Answerer) -> None:
-        self._answerer = answerer
+        self.answerer = answerer
+        """Answers the calls."""
         self.sides: dict[str, ModelSide] = {}
         """What is held for live rollouts, by id."""
 
@@ -77,7 +78,7 @@ class ModelGateway:
                 await asyncio.wait({answered.recording})
             else:
                 left = ClientLeft("the client went away before its answer came, and did not ask again")
-                await self._answerer.record_failure(answered.prepared.call.record, answered.prepared.call.request, left)
+                await self.answerer.record_failure(answered.prepared.call.record, answered.prepared.call.request, left)
         return side.turns.summary()
 
     async def _handle_call(self, rollout: LiveRollout, dialect: Dialect, scope: Scope, client: Client) -> None:
@@ -89,7 +90,7 @@ class ModelGateway:
         except ClientGone:
             return
         except (BodyTooLarge, BadRequest) as error:
-            await self._answerer.record_failure(record, None, error)
+            await self.answerer.record_failure(record, None, error)
             failure = _unreadable(error)
             await send_json(client.send, failure.status, dialect.write_error(failure))
             return
@@ -98,7 +99,7 @@ class ModelGateway:
         if request.stream:
             await self._stream(side, call, client)
             return
-        attempt, _ = side.retries.claim(content, record.retry_count > 0, lambda: self._answerer.answer(call))
+        attempt, _ = side.retries.claim(content, record.retry_count > 0, lambda: self.answerer.answer(call))
         await self._deliver(side, attempt, dialect, client)
 
     def _side(self, rollout: LiveRollout) -> ModelSide:
@@ -114,7 +115,7 @@ class ModelGateway:
             return
         try:
             answered = attempt.answer.result()
-            await self._answerer.settle(answered)
+            await self.answerer.settle(answered)
         except (Exception, asyncio.CancelledError) as error:
             side.retries.forget(attempt)
             failure = describe_failure(error)
@@ -125,7 +126,7 @@ class ModelGateway:
         await send_json(client.send, 200, dialect.write_answer(answered.prepared.call.request, answered.answer))
 
     async def _stream(self, side: ModelSide, call: Call, client: Client) -> None:
-        task = asyncio.create_task(relay_stream(self._answerer, call, client.send))
+        task = asyncio.create_task(relay_stream(self.answerer, call, client.send))
         side.streams.add(task)
         task.add_done_callback(side.streams.discard)
         if not await client.outlasts(task):
