@@ -6,7 +6,7 @@ matplotlib (Agg: no display needed). Called by report.py and scoring/calibrate.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from harness.intervals import Interval
 
 SMOOTHING_WINDOW = 5
+CALIBRATION_PLOT = "calibration.png"
 Bar = tuple[str, Interval]
 
 
@@ -50,7 +51,7 @@ def draw_bars(axes: Any, bars: Sequence[Bar], title: str) -> None:
     axes.set(ylim=(0, 1), title=title)
 
 
-def draw_lines(path: Path, lines: dict[str, Sequence[tuple[float, Interval]]], labels: tuple[str, str, str]) -> None:
+def draw_lines(path: Path, lines: Mapping[str, Sequence[tuple[float, Interval]]], labels: tuple[str, str, str]) -> None:
     """Write `path`: one line with a shaded interval for each name; `labels` are x, y and title."""
     figure, axes = _figure(1, 1, (6.4, 4.2), None)
     for name, points in lines.items():
@@ -60,6 +61,22 @@ def draw_lines(path: Path, lines: dict[str, Sequence[tuple[float, Interval]]], l
     axes.set(xlabel=labels[0], ylabel=labels[1], title=labels[2], ylim=(0, 1))
     if lines:
         axes.legend()
+    _save(figure, path)
+
+
+def draw_shares(path: Path, counts: dict[str, dict[str, int]], title: str) -> None:
+    """Write `path`: one stacked bar of shares for each name."""
+    figure, axes = _figure(1, 1, (6.4, 4.2), None)
+    parts = sorted({part for row in counts.values() for part in row})
+    totals = [max(1, sum(row.values())) for row in counts.values()]
+    floors = np.zeros(len(counts))
+    for part in parts:
+        shares = np.asarray([row.get(part, 0) for row in counts.values()]) / np.asarray(totals)
+        axes.bar(range(len(counts)), shares, bottom=floors, label=part)
+        floors = floors + shares
+    axes.set_xticks(range(len(counts)), list(counts), rotation=20, ha="right")
+    axes.set(ylim=(0, 1), title=title)
+    axes.legend(loc="lower right")
     _save(figure, path)
 
 

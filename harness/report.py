@@ -1,4 +1,4 @@
-"""The report of a run: `report.md` and `reward.png` in its folder, and the same table for the terminal.
+"""The report of a run: `report.md`, `report.html` and their pictures in its folder, and the table for the terminal.
 
 It knows nothing about how a run is made or resumed; every number comes from run_facts.py, so that a report can be
 written again at any time. Called at the end of `harness train`, by `harness eval` and by `harness report`.
@@ -7,18 +7,28 @@ written again at any time. Called at the end of `harness train`, by `harness eva
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
 
 from harness.intervals import EMPTY, Interval
-from harness.outcomes import Summary
-from harness.plots import draw_rewards
+from harness.outcomes import Summary, compare_evaluations
+from harness.plots import CALIBRATION_PLOT, draw_lines, draw_rewards, draw_shares
+from harness.report_html import Table as HtmlTable
+from harness.report_html import write_html
 from harness.run_facts import AFTER, BEFORE, RunFacts, read_run
 
 REPORT_FILE = "report.md"
 CURVE_FILE = "reward.png"
+PASS_FILE = "pass_k.png"
+ENDINGS_FILE = "endings.png"
+PICTURES = (
+    ("Training reward and held-out success", CURVE_FILE),
+    ("pass^k", PASS_FILE),
+    ("Endings", ENDINGS_FILE),
+    ("Judge agreement", f"calibration/{CALIBRATION_PLOT}"),
+)
 BEFORE_GREEDY = "before, greedy"
 AFTER_GREEDY = "after, greedy"
 BEFORE_SAMPLED = "before, T=1"
@@ -29,18 +39,36 @@ Row = list[str]
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `reward.png` and `report.md` from what the run folder holds; returns the report's path.
+    """Write `report.md`, `report.html` and pictures from what the run folder holds; returns the path of `report.md`.
 
     Parts that were not run show as `–`. Raises HarnessError when the folder is missing.
     """
     facts = read_run(run_dir)
-    bars = [(name, summary.success) for name, summary in columns(facts).items() if summary is not None]
-    draw_rewards(run_dir / CURVE_FILE, facts.rewards, bars)
+    _draw(run_dir, facts)
+    write_html(run_dir, f"Run {facts.name}", _tables(facts), PICTURES)
     path = run_dir / REPORT_FILE
     scratch = path.with_suffix(".tmp")
     scratch.write_text(report_text(facts), encoding="utf-8")
     os.replace(scratch, path)
     return path
+
+
+def _draw(run_dir: Path, facts: RunFacts) -> None:
+    sides = {name: summary for name, summary in columns(facts).items() if summary is not None}
+    draw_rewards(run_dir / CURVE_FILE, facts.rewards, [(name, side.success) for name, side in sides.items()])
+    repeated = {name: list(side.pass_hat.items()) for name, side in sides.items() if len(side.pass_hat) > 1}
+    if repeated:
+        draw_lines(run_dir / PASS_FILE, repeated, ("k", "pass^k", "All of k trials succeed"))
+    if sides:
+        draw_shares(run_dir / ENDINGS_FILE, {name: side.endings for name, side in sides.items()}, "Endings")
+
+
+def _tables(facts: RunFacts) -> list[HtmlTable]:
+    return [
+        ("Held-out success, 95 % intervals", ["", *COLUMNS], success_rows(facts)),
+        ("Evaluations", EVALUATION_HEADER, [_evaluation_row(summary) for summary in facts.summaries]),
+        ("The run", ["what", "value"], [*run_rows(facts), *first_step_rows([facts])]),
+    ]
 
 
 def report_text(facts: RunFacts) -> str:
@@ -52,6 +80,8 @@ def report_text(facts: RunFacts) -> str:
             "## Held-out success, 95 % intervals",
             "",
             markdown_table(["", *COLUMNS], success_rows(facts)),
+            "",
+            *gain_lines(facts),
             "",
             "Rates are means over tasks of scored rollouts; infrastructure failures are in none of them, but counted.",
             "",
@@ -141,6 +171,7 @@ def _evaluation_row(summary: Summary) -> Row:
 def run_rows(facts: RunFacts) -> list[Row]:
     """Rollouts, endings, minutes per phase, training steps, drift tokens and false forks."""
     counts = facts.counts
+    judging = facts.judging
     return [
         ["rollouts ended", str(counts.rollouts)],
         ["endings", _counted(counts.endings)],
@@ -148,6 +179,7 @@ def run_rows(facts: RunFacts) -> list[Row]:
         ["training steps", str(len(facts.rewards))],
         ["drift tokens", str(counts.drift_tokens)],
         ["false forks", str(counts.false_forks)],
+        *([["judging", _judging_text(judging)]] if judging else []),
     ]
 
 
@@ -156,6 +188,38 @@ def first_step_rows(facts: Sequence[RunFacts]) -> list[Row]:
     ratios = ["–" if run.first_ratio is None else f"{run.first_ratio:.6f}" for run in facts]
     kls = ["–" if run.first_kl is None else f"{run.first_kl:.2e}" for run in facts]
     return [["first-step mean ratio", ", ".join(ratios)], ["first-step KL", ", ".join(kls)]]
+
+
+def gain_lines(facts: RunFacts) -> list[str]:
+    """What training gained, greedy and sampled: paired by task, with a permutation test."""
+    sides = columns(facts)
+    lines: list[str] = []
+    for name, first, second in (("greedy", BEFORE_GREEDY, AFTER_GREEDY), ("T=1", BEFORE_SAMPLED, AFTER_SAMPLED)):
+        before, after = facts.evaluation_of(sides[first]), facts.evaluation_of(sides[second])
+        if before is not None and after is not None:
+            gain = compare_evaluations(before, after)
+            lines.append(
+                f"- Gain, {name}: {_points(gain.interval)} points over {gain.tasks} tasks, "
+                f"{gain.better} better, {gain.worse} worse, p = {gain.p_value:.2g} (sign-flip permutation over tasks)."
+            )
+    return lines
+
+
+def summary_numbers(facts: RunFacts) -> dict[str, float]:
+    """The report's rates as flat numbers, for W&B: `held_out/after/T0/success`, …`/low`, …`/high`, and by kind."""
+    numbers: dict[str, float] = {}
+    for summary in facts.summaries:
+        spec = summary.spec
+        place = f"{spec.split}/{spec.label}/T{spec.temperature:g}"
+        slices = {"success": summary.success, "reward": summary.reward}
+        slices |= {f"pass^{k}": interval for k, interval in summary.pass_hat.items()}
+        slices |= {f"kind/{kind}": interval for kind, interval in summary.by_kind.items()}
+        for name, interval in slices.items():
+            if interval.count:
+                numbers |= {f"{place}/{name}": interval.mean}
+                numbers |= {f"{place}/{name}/low": interval.low, f"{place}/{name}/high": interval.high}
+        numbers[f"{place}/infrastructure"] = float(summary.infrastructure)
+    return numbers
 
 
 def terminal_table(run_dir: Path) -> Table:
@@ -176,6 +240,20 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A markdown table; bars in cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _points(interval: Interval) -> str:
+    return f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+
+
+def _judging_text(judging: Mapping[str, float]) -> str:
+    unpriced = " (of a model without a known price)" if judging.get("ruler/unpriced_calls") else ""
+    return (
+        f"{judging['groups']:.0f} groups, {judging.get('ruler/unscored', 0.0):.0f} unscored, "
+        f"{judging.get('ruler/calls', 0.0):.0f} calls, {judging.get('ruler/cached', 0.0):.0f} from the cache, "
+        f"{judging.get('ruler/prompt_tokens', 0.0):.0f} + {judging.get('ruler/completion_tokens', 0.0):.0f} tokens, "
+        f"{judging.get('ruler/cost_usd', 0.0):.4f} USD{unpriced}"
+    )
 
 
 def _by_k(table: dict[int, Interval]) -> str:

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import HarnessError
-from harness.intervals import Interval
-from harness.outcomes import Evaluation, compare_evaluations, summarise
+from harness.outcomes import Evaluation, summarise
 from harness.report import (
-    AFTER_GREEDY,
-    AFTER_SAMPLED,
-    BEFORE_GREEDY,
-    BEFORE_SAMPLED,
     COLUMNS,
     columns,
     first_step_rows,
+    gain_lines,
     markdown_table,
     run_rows,
     success_rows,
@@ -69,7 +65,7 @@ def results_block(run_dirs: Sequence[Path]) -> str:
             "",
             markdown_table(["", *COLUMNS], [*rows, *(_run_row(run) for run in runs)]),
             "",
-            *_gain_lines(pooled),
+            *gain_lines(pooled),
             "",
             f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {_task_count(pooled)} held-out tasks. "
             "Means over tasks and runs, 95 % intervals (bootstrap over tasks, all rollouts of a task kept together; "
@@ -88,9 +84,6 @@ def pool_runs(runs: Sequence[RunFacts]) -> RunFacts:
         for key, evaluation in _newest(run.evaluations).items():
             alike[key].append(evaluation)
     pooled = tuple(_pool(evaluations) for evaluations in alike.values())
-    minutes: Counter[str] = Counter()
-    for run in runs:
-        minutes.update(run.phase_minutes)
     return RunFacts(
         name=", ".join(run.name for run in runs),
         evaluations=pooled,
@@ -98,8 +91,9 @@ def pool_runs(runs: Sequence[RunFacts]) -> RunFacts:
         rewards=tuple(point for run in runs for point in run.rewards),
         first_ratio=None,
         first_kl=None,
-        phase_minutes=dict(minutes),
+        phase_minutes=_sum([run.phase_minutes for run in runs]),
         counts=_add([run.counts for run in runs]),
+        judging=_sum([run.judging for run in runs]),
     )
 
 
@@ -112,6 +106,14 @@ def _pool(evaluations: Sequence[Evaluation]) -> Evaluation:
         spec=replace(evaluations[0].spec, repeats=sum(evaluation.spec.repeats for evaluation in evaluations)),
         outcomes=tuple(outcome for evaluation in evaluations for outcome in evaluation.outcomes),
     )
+
+
+def _sum(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    totals: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        for name, value in row.items():
+            totals[name] += value
+    return dict(totals)
 
 
 def _add(counts: Sequence[Counts]) -> Counts:
@@ -130,29 +132,6 @@ def _run_row(run: RunFacts) -> list[str]:
     cells = ["–" if side is None else side.success.percent() for side in columns(run).values()]
     seeds = sorted({evaluation.spec.seed for evaluation in run.evaluations})
     return [f"run {run.name}, seed {', '.join(map(str, seeds))}", *cells]
-
-
-def _gain_lines(pooled: RunFacts) -> list[str]:
-    by_column = dict(zip(columns(pooled), _evaluations_by_column(pooled), strict=True))
-    lines: list[str] = []
-    for name, before, after in (("greedy", BEFORE_GREEDY, AFTER_GREEDY), ("T=1", BEFORE_SAMPLED, AFTER_SAMPLED)):
-        first, second = by_column[before], by_column[after]
-        if first is not None and second is not None:
-            gain = compare_evaluations(first, second)
-            lines.append(
-                f"- Gain, {name}: {_points(gain.interval)} points over {gain.tasks} tasks, "
-                f"{gain.better} better, {gain.worse} worse, p = {gain.p_value:.2g} (sign-flip permutation over tasks)."
-            )
-    return lines
-
-
-def _evaluations_by_column(facts: RunFacts) -> list[Evaluation | None]:
-    by_summary = {id(s): e for s, e in zip(facts.summaries, facts.evaluations, strict=True)}
-    return [None if summary is None else by_summary[id(summary)] for summary in columns(facts).values()]
-
-
-def _points(interval: Interval) -> str:
-    return f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
 def _task_count(pooled: RunFacts) -> int:

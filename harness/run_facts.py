@@ -1,7 +1,7 @@
 """What a run folder says about itself: evaluations, training metrics, minutes per phase, rollouts and endings.
 
 It knows nothing about plots, tables or how a run is made: it reads `evaluations/*.json`, `metrics.jsonl`,
-`phases.jsonl` and the span store, any of which may be missing. Called by report.py; the train loop calls
+`phases.jsonl`, `judge.jsonl` and the span store, any of which may be missing. Called by report.py; the train loop calls
 `record_phase`.
 """
 
@@ -23,6 +23,7 @@ from traces.store import Store
 METRICS_FILE = "metrics.jsonl"
 PHASES_FILE = "phases.jsonl"
 STORE_FILE = "traces.db"
+JUDGE_LOG = "judge.jsonl"
 
 BEFORE = "before"
 AFTER = "after"
@@ -67,6 +68,8 @@ class RunFacts:
     """Minutes by phase; a resumed run adds up."""
     counts: Counts
     """Rollouts, endings, drift tokens, false forks."""
+    judging: dict[str, float] = field(default_factory=dict[str, float])
+    """What judging took, summed over groups, and `groups`; empty where no judge was asked."""
 
     def find(self, label: str, *, greedy: bool, split: str | None = None) -> Summary | None:
         """The newest evaluation with this label and temperature (of this split); None when it was not run."""
@@ -78,6 +81,11 @@ class RunFacts:
             and split in (None, summary.spec.split)
         ]
         return fitting[-1] if fitting else None
+
+    def evaluation_of(self, summary: Summary | None) -> Evaluation | None:
+        """The evaluation a summary was computed from; None for None."""
+        found = [e for e, s in zip(self.evaluations, self.summaries, strict=True) if s is summary]
+        return found[0] if found else None
 
     def floor(self) -> Summary | None:
         """The do-nothing agent's evaluation, at whatever temperature it was recorded."""
@@ -107,7 +115,19 @@ def read_run(run_dir: Path) -> RunFacts:
         first_kl=_first(steps, KL_KEYS),
         phase_minutes=_phase_minutes(run_dir),
         counts=read_counts(run_dir / STORE_FILE),
+        judging=read_judging(run_dir),
     )
+
+
+def read_judging(run_dir: Path) -> dict[str, float]:
+    """Sums over `judge.jsonl`, which has a line for each group that was put to a judge; empty without one."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for row in read_jsonl(run_dir / JUDGE_LOG):
+        sums["groups"] += 1
+        for name, value in row.items():
+            if name.startswith("ruler/"):
+                sums[name] += float(value)
+    return dict(sums)
 
 
 def _false_forks(metrics: Mapping[str, float]) -> int:

@@ -36,7 +36,7 @@ async def gate(trajectories: Sequence[Trajectory], ask: Ask, checks_weight: floa
     """
     del checks_weight
     passed = [trajectory for trajectory in trajectories if _check(trajectory) >= 1.0]
-    judged = await ask(passed) if len(passed) > 1 else {}
+    judged: Mapping[str, Score] = await ask(passed) if len(passed) > 1 else dict[str, Score]()
     scores: Scores = {}
     for trajectory in trajectories:
         check, verdict = _check(trajectory), judged.get(trajectory.rollout_id)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.errors import JudgeError
 from harness.intervals import Interval
-from harness.plots import draw_calibration
+from harness.plots import CALIBRATION_PLOT, draw_calibration
 from harness.report import markdown_table
 from harness.scoring.agreement import JudgedGroup, agreement_table
 from harness.scoring.ballot import BallotCount, ask_heat
@@ -31,7 +31,6 @@ from traces.trajectory import Group
 VOTES = 3
 TABLE_FILE = "calibration.md"
 NUMBERS_FILE = "calibration.json"
-PLOT_FILE = "calibration.png"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def _mean(values: Iterable[float]) -> float:
 def write_calibration(folder: Path, calibration: Calibration) -> Path:
     """Write table, plot and numbers into `folder`; returns the table's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    draw_calibration(folder / PLOT_FILE, calibration.table, _score_lists(calibration))
+    draw_calibration(folder / CALIBRATION_PLOT, calibration.table, _score_lists(calibration))
     (folder / NUMBERS_FILE).write_text(json.dumps(dataclasses.asdict(calibration)), encoding="utf-8")
     path = folder / TABLE_FILE
     path.write_text(calibration_text(calibration), encoding="utf-8")
@@ -163,7 +162,7 @@ def calibration_text(calibration: Calibration) -> str:
             "",
             f"A prompt takes {calibration.tokens_a_group:.0f} tokens and costs {cost}.",
             "",
-            f"![scores by check, and agreement]({PLOT_FILE})",
+            f"![scores by check, and agreement]({CALIBRATION_PLOT})",
             "",
         ]
     )

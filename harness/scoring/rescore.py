@@ -71,11 +71,12 @@ async def rescore_groups(
 
     async def one(group: Group) -> None:
         counted = [trajectory for trajectory in group.trajectories if not trajectory.ending.is_infrastructure]
+        scores: Mapping[str, Sequence[Score]] = dict[str, Sequence[Score]]()
         try:
-            scores = await score(None, counted) if counted else {}
+            if counted:
+                scores = await score(None, counted)
         except JudgeFailed as error:
             done.unscored[group.group_id] = error.found
-            scores = {}
         for rollout_id, added in scores.items():
             await asyncio.to_thread(store.append_scores, rollout_id, added)
         done.groups += bool(scores)

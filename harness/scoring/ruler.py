@@ -105,8 +105,11 @@ class Preview:
 def preview_group(
     group: Group, spec: JudgeSpec, rubric: Rubric | None = None, options: RulerOptions | None = None
 ) -> list[Preview]:
-    """The prompts `ruler_score_group` would send, and what they would cost; nothing is sent. Raises JudgeError."""
-    transcripts = [transcript_of(trajectory) for trajectory in trajectories_to_judge(group)]
+    """The prompts `ruler_score_group` would send, and what they would cost; none where there is nothing to compare."""
+    judged = [trajectory for trajectory in group.trajectories if not trajectory.ending.is_infrastructure]
+    if not judged or len(group.trajectories) < 2:
+        return []
+    transcripts = [transcript_of(trajectory) for trajectory in judged]
     question = _question(transcripts, spec, rubric or load_rubric(None), options)
     price = price_per_token(spec.model)
     votes = range(max(1, question.options.votes))

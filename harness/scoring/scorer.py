@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.config import JudgeSection, RewardSection
 from harness.errors import JudgeError
+from harness.run_facts import JUDGE_LOG
 from harness.scoring.ballot import BallotCount
 from harness.scoring.blend import BLENDS, Scores
 from harness.scoring.heats import RulerOptions
@@ -33,7 +33,6 @@ from traces.span import Span, new_span_id, new_trace_id
 from traces.store import Store
 from traces.trajectory import Score, Trajectory
 
-JUDGE_LOG = "judge.jsonl"
 CACHE_FILE = "judge_cache.db"
 
 
@@ -97,7 +96,7 @@ class Scorer:
 @asynccontextmanager
 async def open_scorer(
     reward: RewardSection, judge: JudgeSection, store: Store, *, seed: int = 0
-) -> AsyncIterator[Scorer | None]:
+) -> AsyncGenerator[Scorer | None]:
     """The scorer of a run for as long as the block lasts; None for `checks`, whose scores the rollouts bring along.
 
     LiteLLM is imported here, beside the event loop, so that no rollout waits for it. Raises JudgeError for a missing
@@ -162,15 +161,3 @@ def _root_span_id(store: Store, rollout_id: str) -> str | None:
         if span.attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_INVOKE_AGENT and span.parent_id is None
     ]
     return roots[0].span_id if roots else None
-
-
-def read_judge_log(run_dir: Path) -> dict[str, float]:
-    """What judging cost over a run: the sums of `judge.jsonl`; empty without one."""
-    path = run_dir / JUDGE_LOG
-    sums: dict[str, float] = {}
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            for name, value in json.loads(line).items():
-                if name.startswith("ruler/"):
-                    sums[name] = sums.get(name, 0.0) + value
-    return sums

@@ -229,6 +229,9 @@ def test_a_preview_shows_prompts_and_price_and_sends_nothing() -> None:
     assert 0 < preview.estimated_usd < 0.05
     unknown = preview_group(a_group(WORTHS), dataclasses.replace(spec, model="openai/nobody-knows"), options=NO_TWINS)
     assert unknown[0].estimated_usd is None
+    assert (
+        preview_group(a_group([0.5]), spec) == preview_group(a_group([0.1, 0.2], ending=Ending.TOOL_ERROR), spec) == []
+    )
 
 
 BAD_GROUPS = {

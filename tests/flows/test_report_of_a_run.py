@@ -12,7 +12,7 @@ from harness.errors import HarnessError
 from harness.evaluate import save_evaluation
 from harness.outcomes import Evaluation, EvaluationSpec, Outcome
 from harness.plots import smoothed
-from harness.report import terminal_table, write_report
+from harness.report import summary_numbers, terminal_table, write_report
 from harness.results_table import END_MARK, START_MARK, write_results
 from harness.run_facts import read_run, record_phase
 from traces.records import RolloutRecord
@@ -97,6 +97,26 @@ def test_report_holds_success_before_and_after_with_intervals_and_the_run(tmp_pa
     assert "| 2 |" in rows["drift tokens"]
     assert "| 3 |" in rows["false forks"], "a fork that the agent's own editing made is not false"
     assert (tmp_path / "demo" / "reward.png").read_bytes().startswith(PNG_MAGIC)
+
+
+def test_report_in_html_needs_no_other_file_and_shows_the_same_numbers(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "demo", seed=1)
+    judged = {"ruler/calls": 2.0, "ruler/unscored": 0.0, "ruler/prompt_tokens": 900.0, "ruler/cost_usd": 0.25}
+    (folder / "judge.jsonl").write_text(f"{json.dumps(judged)}\n" * 2, encoding="utf-8")
+    markdown = write_report(folder).read_text(encoding="utf-8")
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert "30.0 % [21.9, 39.6]" in text
+    assert text.count('src="data:image/png;base64,') == 2, "the curve and the endings; one trial has no pass^2"
+    assert "2 groups, 0 unscored, 4 calls" in text
+    assert "0.5000 USD" in markdown
+
+
+def test_numbers_for_dashboards_are_those_of_the_report(tmp_path: Path) -> None:
+    numbers = summary_numbers(read_run(make_run(tmp_path / "demo", seed=1)))
+    assert numbers["held_out/after/T0/success"] == 0.7
+    assert numbers["held_out/after/T0/success/low"] == pytest.approx(0.604, abs=1e-3)
+    assert numbers["held_out/before/T1/kind/cancel"] == 0.3
+    assert numbers["held_out/before/T1/infrastructure"] == 1.0
 
 
 def test_terminal_table_shows_the_same_numbers_as_the_report(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from harness.config import JudgeSection, RewardSection
 from harness.errors import JudgeError
+from harness.run_facts import read_judging
 from harness.scoring.calibrate import calibrate_judge, write_calibration
 from harness.scoring.judge import Judge
 from harness.scoring.litellm_call import JudgeFailed
 from harness.scoring.rescore import load_check, rescore_groups, stored_groups
 from harness.scoring.rubric import load_rubric
-from harness.scoring.scorer import Scorer, open_scorer, read_judge_log
+from harness.scoring.scorer import Scorer, open_scorer
 from tests.scripted_judge import ScriptedJudge, answer, failure, honest, scripted_judge
 from traces import semconv
 from traces.build import ModelCall, Outcome, Place, agent_span, chat_span
@@ -99,7 +100,7 @@ async def test_scores_leave_a_result_on_the_rollouts_trace_and_their_cost_in_a_s
     assert event.attributes[semconv.EVALUATION_EXPLANATION] == "seen"
     (row,) = [json.loads(line) for line in (tmp_path / "judge.jsonl").read_text().splitlines()]
     assert (row["group_id"], row["trajectories"], row["ruler/calls"]) == ("g0", 2, 1.0)
-    assert read_judge_log(tmp_path)["ruler/prompt_tokens"] == 100.0
+    assert read_judging(tmp_path)["ruler/prompt_tokens"] == 100.0
 
 
 async def test_a_judge_that_fails_costs_its_group_and_is_told_in_the_side_file_only(tmp_path: Path) -> None:
