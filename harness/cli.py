@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from harness import cli_record, cli_stack
+from harness import cli_record, cli_scores, cli_stack
 from harness.cli_options import err
 from harness.errors import HarnessError, StoreError
 
@@ -90,6 +90,8 @@ app.command()(cli_stack.train)
 app.command(name="eval")(cli_stack.evaluate)
 app.command()(cli_stack.rollout)
 app.command()(cli_stack.serve)
+app.command()(cli_scores.score)
+app.add_typer(cli_scores.judge_app, name="judge")
 app.command()(cli_record.show)
 app.command()(cli_record.report)
 app.command()(cli_record.keys)

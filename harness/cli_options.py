@@ -72,10 +72,16 @@ def run_config(run_dir: Path) -> Path:
 
 
 def load_run(run_dir: Path, settings: Sequence[str] | None, flags: dict[str, str | None] | None = None) -> Config:
-    """The configuration of an existing run, changed by flags and settings, with the run where it lies now."""
+    """The configuration of an existing run, changed by flags and settings, with the run where it lies now.
+
+    Raises ConfigError for a folder without one, and for a folder that was renamed: its records carry the run's name.
+    """
     config = load_config(run_config(run_dir), settings or (), flags)
     place = run_dir.resolve()
-    run = config.run.model_copy(update={"name": place.name, "folder": str(place.parent)})
+    if place.name != config.run.name:
+        found = f"its configuration says run.name = {config.run.name!r}, by which its records are found"
+        raise ConfigError(f"the run {run_dir}", found, f"name the folder {config.run.name} again; it may lie anywhere")
+    run = config.run.model_copy(update={"folder": str(place.parent)})
     return config.model_copy(update={"run": run})
 
 

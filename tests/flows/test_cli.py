@@ -94,12 +94,20 @@ def test_a_taken_name_gets_the_next_number_and_nothing_is_overwritten(
 def test_resume_takes_the_runs_own_configuration_wherever_the_folder_lies(
     tmp_path: Path, trained: list[tuple[Config, bool]]
 ) -> None:
-    write_config(load_config(settings=["training.steps=9"]), tmp_path / "moved" / "config.toml", "harness train")
-    shown = run("train", "--resume", str(tmp_path / "moved"))
+    made = load_config(settings=["training.steps=9", "run.name=demo", "run.folder=/somewhere/else"])
+    write_config(made, tmp_path / "demo" / "config.toml", "harness train")
+    shown = run("train", "--resume", str(tmp_path / "demo"))
     ((config, resume),) = trained
     assert shown.exit_code == 0
     assert (config.training.steps, resume) == (9, True)
-    assert Path(config.run.folder) / config.run.name == tmp_path / "moved"
+    assert Path(config.run.folder) / config.run.name == tmp_path / "demo"
+
+
+def test_a_renamed_run_is_refused_since_its_records_carry_its_name(tmp_path: Path) -> None:
+    write_config(load_config(settings=["run.name=demo"]), tmp_path / "other" / "config.toml", "harness train")
+    shown = run("train", "--resume", str(tmp_path / "other"))
+    assert shown.exit_code == 2
+    assert "'demo'" in shown.stderr
 
 
 @pytest.mark.parametrize("make", [False, True])
