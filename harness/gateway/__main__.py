@@ -24,6 +24,7 @@ from harness.gateway.app import GatewayConfig, open_gateway
 from traces.store import StoreError
 
 ADMIN_KEY_VARIABLE = "HARNESS_ADMIN_KEY"
+_BACKLOG = 4096
 
 
 def _arguments() -> argparse.Namespace:
@@ -51,6 +52,8 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        # Listening from here on: who reads the ready line may connect before uvicorn has taken over.
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         fix = "stop what listens there, or take --port 0"
@@ -86,7 +89,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         server = uvicorn.Server(
             uvicorn.Config(
                 app, http="httptools", lifespan="off", access_log=False, log_level="warning",
-                timeout_keep_alive=75, timeout_graceful_shutdown=5, backlog=4096,
+                timeout_keep_alive=75, timeout_graceful_shutdown=5, backlog=_BACKLOG,
             )
         )  # fmt: skip
         _tell(arguments.ready_file, app.public_url, config.admin_key)
