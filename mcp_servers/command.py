@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -46,13 +46,23 @@ def arguments(name: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="seed of the generated base")
     parser.add_argument("--sessions", type=Path, help="SQLite file in which sessions survive a crash")
     parser.add_argument("--stdio", action="store_true", help="serve one session on standard input and output instead")
+    parser.add_argument(
+        "--output-schemas",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="answer structured content beside text, with schemas that clients check (costs them time)",
+    )
     parser.add_argument("--idle-s", type=float, default=3600.0, help="an unused session lives this long")
     return parser
 
 
-def main(parser: argparse.ArgumentParser, make_world: Callable[[argparse.Namespace], World]) -> None:
+def main(
+    parser: argparse.ArgumentParser,
+    make_world: Callable[[argparse.Namespace], World],
+    argv: Sequence[str] | None = None,
+) -> None:
     """Runs a server until it is told to stop. Exit code 1 and one message where it can't be started."""
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     try:
         world = make_world(options)
         if options.write_db:
@@ -60,7 +70,7 @@ def main(parser: argparse.ArgumentParser, make_world: Callable[[argparse.Namespa
             return
         if options.stdio:
             sessions = _sessions(options, world)
-            SessionServer(world, sessions, sessions.create()).run("stdio")
+            SessionServer(world, sessions, output_schemas=options.output_schemas, only=sessions.create()).run("stdio")
         else:
             asyncio.run(_serve(options, world))
     except (ServerError, ValueError, OSError) as error:
@@ -99,7 +109,7 @@ async def _serve(options: argparse.Namespace, world: World) -> None:
     ready = {"url": f"http://{host}:{port}", "control_url": f"http://{host}:{port}"}
     if made_up:
         ready["control_key"] = key
-    app = WorldApp(world, sessions, key, loopback=options.host in LOOPBACK)
+    app = WorldApp(world, sessions, key, loopback=options.host in LOOPBACK, output_schemas=options.output_schemas)
     config = uvicorn.Config(
         app,
         log_level="warning",

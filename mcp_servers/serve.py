@@ -39,12 +39,25 @@ log = logging.getLogger(__name__)
 class SessionServer(MCPServer[Any]):
     """The SDK's server with its tool calls run on the session that the request's path names."""
 
-    def __init__(self, world: World, sessions: Sessions, only: Session | None = None) -> None:
-        """`only` is the one session of a server that is spoken to over stdio."""
+    def __init__(
+        self, world: World, sessions: Sessions, *, output_schemas: bool = True, only: Session | None = None
+    ) -> None:
+        """`only` is the one session of a server that is spoken to over stdio.
+
+        Without `output_schemas` tools answer text alone. Each client session compiles the schema of each tool it calls,
+        which takes it longer than all the rest of the call.
+        """
         policy = TextResource(uri=f"policy://{world.name}", name="policy", mime_type="text/markdown", text=world.policy)
-        super().__init__(world.name, tools=_tools(world), resources=[policy], log_level="WARNING", subscriptions=False)
+        super().__init__(
+            world.name,
+            tools=_tools(world, output_schemas),
+            resources=[policy],
+            log_level="WARNING",
+            subscriptions=False,
+        )
         self._sessions = sessions
         self._only = only
+        self._structured = output_schemas
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
@@ -61,20 +74,26 @@ class SessionServer(MCPServer[Any]):
             result = ToolResult(f"Error: {error.found}; {error.fix}", is_error=True)
         return CallToolResult(
             content=[TextContent(type="text", text=result.text)],
-            structured_content=result.value,
+            structured_content=result.value if self._structured else None,
             is_error=result.is_error,
         )
+
+    def _tool_input_schema(self, name: str) -> dict[str, Any] | None:
+        # The SDK asks for it before each call, to check parameters that are sent as headers; no tool here has any.
+        return None
 
 
 class WorldApp:
     """The ASGI app of a world."""
 
-    def __init__(self, world: World, sessions: Sessions, control_key: str, *, loopback: bool = True) -> None:
+    def __init__(
+        self, world: World, sessions: Sessions, control_key: str, *, loopback: bool = True, output_schemas: bool = True
+    ) -> None:
         """`loopback` refuses requests that name another host, so no web page gets here by a name of its own."""
         self._world = world
         self._sessions = sessions
         self._control: ASGIApp = control_app(world, sessions, control_key)
-        server = SessionServer(world, sessions)
+        server = SessionServer(world, sessions, output_schemas=output_schemas)
         security = TransportSecuritySettings(
             enable_dns_rebinding_protection=loopback,
             allowed_hosts=[name for host in LOOPBACK_HOSTS for name in (host, f"{host}:*")],
@@ -127,7 +146,7 @@ class WorldApp:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _tools(world: World) -> list[Tool]:
+def _tools(world: World, output_schemas: bool) -> list[Tool]:
     tools: list[Tool] = []
     for name, function in world.toolbox.tools.items():
         text, writes = world.texts[name], name in world.toolbox.writes
@@ -148,10 +167,18 @@ def _tools(world: World) -> list[Tool]:
             annotations=annotations,
             structured_output=False,
         )
-        if text.output is not None:
-            tool.fn_metadata.output_schema = TypeAdapter(text.output).json_schema()
+        if text.output is not None and output_schemas:
+            tool.fn_metadata.output_schema = _untitled(TypeAdapter(text.output).json_schema())
         tools.append(tool)
     return tools
+
+
+def _untitled(schema: Any) -> Any:
+    """A JSON schema without the titles that repeat its property names, which are a fifth of its text."""
+    if isinstance(schema, dict):
+        parts = cast("dict[str, Any]", schema).items()
+        return {name: _untitled(part) for name, part in parts if not (name == "title" and isinstance(part, str))}
+    return [_untitled(part) for part in cast("list[Any]", schema)] if isinstance(schema, list) else schema
 
 
 async def _reply(send: Send, status: int, body: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from mcp_servers.command import arguments, main
 from mcp_servers.retail.server import open_base, retail_world
@@ -13,7 +14,12 @@ def _world(options: argparse.Namespace) -> World:
     return retail_world(open_base(options.db, options.seed), tau2=options.tau2)
 
 
-if __name__ == "__main__":
+def run(argv: Sequence[str] | None = None) -> None:
+    """The command line; `argv` stands for the process's own arguments."""
     parser = arguments("retail", "Retail: customers, orders and products, for agents over MCP.")
     parser.add_argument("--tau2", action="store_true", help="keep the published oddities of the tau2-bench tools")
-    main(parser, _world)
+    main(parser, _world, argv)
+
+
+if __name__ == "__main__":
+    run()
