@@ -49,7 +49,8 @@ def assemble_trajectory(spans: Iterable[Span], record: RolloutRecord, scores: Se
             )
     by_id = {span.span_id: span for span in ordered}
     answered = _seen_once(span for span in ordered if _is_answered_call(span))
-    turns = [_turn(index, span, _agent_name(span, by_id)) for index, span in enumerate(answered)]
+    read = _MessageReader()
+    turns = [_turn(index, span, _agent_name(span, by_id), read) for index, span in enumerate(answered)]
     used = _seen_once(span for span in ordered if _is_tool_call(span))
     calls = _join_calls([_tool_call(span) for span in used], turns)
     return Trajectory(
@@ -102,11 +103,33 @@ def _agent_name(span: Span, by_id: Mapping[str, Span]) -> str | None:
     return None
 
 
-def _turn(index: int, span: Span, agent_name: str | None) -> Turn:
+class _MessageReader:
+    """GenAI messages and tools in OpenAI chat form; those that several turns share are converted once."""
+
+    def __init__(self) -> None:
+        # The object is kept beside its conversion, so that its id is not given to another one.
+        self._messages: dict[int, tuple[Any, list[dict[str, Any]]]] = {}
+        self._tools: dict[int, tuple[Any, list[dict[str, Any]]]] = {}
+
+    def messages(self, attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        chat: list[dict[str, Any]] = []
+        for message in input_messages(attributes):
+            if id(message) not in self._messages:
+                self._messages[id(message)] = (message, chat_messages(message))
+            chat.extend(self._messages[id(message)][1])
+        return chat
+
+    def tools(self, attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        value: Any = attributes.get(semconv.TOOL_DEFINITIONS, ())
+        if id(value) not in self._tools:
+            self._tools[id(value)] = (value, [chat_tool(tool) for tool in structured(value)])
+        return self._tools[id(value)][1]
+
+
+def _turn(index: int, span: Span, agent_name: str | None, read: _MessageReader) -> Turn:
     attributes = span.attributes
     tokens = span.tokens
     output = structured(attributes[semconv.OUTPUT_MESSAGES])[0]
-    messages = [chat for message in input_messages(attributes) for chat in chat_messages(message)]
     return Turn(
         index=index,
         prompt_ids_T=tokens.prompt_ids_T if tokens is not None else _NO_IDS,
@@ -115,8 +138,8 @@ def _turn(index: int, span: Span, agent_name: str | None) -> Turn:
         policy_version=span.policy_version if span.policy_version is not None else -1,
         model=str(attributes.get(semconv.REQUEST_MODEL) or attributes.get(semconv.RESPONSE_MODEL) or ""),
         finish_reason=_finish_reason(attributes, output),
-        input_messages=messages,
-        tools=[chat_tool(tool) for tool in structured(attributes.get(semconv.TOOL_DEFINITIONS) or [])],
+        input_messages=read.messages(attributes),
+        tools=read.tools(attributes),
         output_message=chat_message(output),
         span_id=span.span_id,
         start_ns=span.start_ns,

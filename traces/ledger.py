@@ -69,17 +69,36 @@ class RunLedger(Database):
         return _rollout_record(rows[0])
 
     def rollouts(
-        self, *, run_id: str | None = None, group_id: str | None = None, ended: bool | None = None, limit: int = -1
+        self,
+        *,
+        run_id: str | None = None,
+        group_id: str | None = None,
+        ended: bool | None = None,
+        ending: Ending | None = None,
+        newest: int | None = None,
     ) -> list[RolloutRecord]:
-        """Rollouts by start order, of one run or group; `ended` None means open and ended; `limit` -1 means all."""
-        wheres = {"run_id=?": run_id, "group_id=?": group_id}
+        """Rollouts by start order, of one run, group or ending; `newest` keeps only as many of the last."""
+        wheres = {"run_id=?": run_id, "group_id=?": group_id, "ending=?": ending.value if ending is not None else None}
         clauses = [clause for clause, value in wheres.items() if value is not None]
         values = [value for value in wheres.values() if value is not None]
         if ended is not None:
             clauses.append("ending IS NOT NULL" if ended else "ending IS NULL")
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
-        sql = f"SELECT {_ROLLOUT_COLUMNS} FROM rollouts {where} ORDER BY seq LIMIT ?"
-        return [_rollout_record(row) for row in self.query("list rollouts", sql, (*values, limit))]
+        sql = f"SELECT {_ROLLOUT_COLUMNS} FROM rollouts {where} ORDER BY seq DESC LIMIT ?"
+        rows = self.query("list rollouts", sql, (*values, newest if newest is not None else -1))
+        return [_rollout_record(row) for row in reversed(rows)]
+
+    def count_endings(self, run_id: str) -> dict[Ending | None, int]:
+        """How many rollouts of the run ended how; None counts those that run."""
+        sql = "SELECT ending, COUNT(*) FROM rollouts WHERE run_id=? GROUP BY ending"
+        found = self.query(f"count endings of run {run_id!r}", sql, (run_id,))
+        return {Ending(ending) if ending is not None else None: count for ending, count in found}
+
+    def rollout_of_trace(self, trace_id: str) -> RolloutRecord | None:
+        """The newest rollout of a trace; None where the trace is nobody's."""
+        sql = f"SELECT {_ROLLOUT_COLUMNS} FROM rollouts WHERE trace_id=? ORDER BY seq DESC LIMIT 1"
+        rows = self.query(f"find the rollout of trace {trace_id!r}", sql, (trace_id,))
+        return _rollout_record(rows[0]) if rows else None
 
     def append_scores(self, rollout_id: str, scores: Iterable[Score]) -> None:
         """Add scores; earlier ones stay, the newest of a name counts."""

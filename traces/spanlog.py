@@ -121,20 +121,22 @@ class SpanLog(Database):
             found = f"a stored span does not decode ({type(error).__name__} {error})"
             raise StoreError(f"{asked} in {self.path}", found, "the file is damaged; keep it aside") from error
 
-    def _contents(self, names: Iterable[bytes]) -> dict[bytes, str | bytes]:
+    def _contents(self, names: Iterable[bytes]) -> dict[bytes, Any]:
+        """JSON contents parsed, chunks of ids as bytes, each once."""
         wanted = list(names)
-        found: dict[bytes, str | bytes] = {}
+        found: dict[bytes, Any] = {}
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]
             sql = f"SELECT hash, body FROM contents WHERE hash IN ({', '.join('?' * len(part))})"
-            found.update(self.query("read contents", sql, tuple(part)))
+            for name, body in self.query("read contents", sql, tuple(part)):
+                found[name] = json.loads(body) if isinstance(body, str) else body
         return found
 
 
 class _Reader:
     """Turns rows of one rollout or trace into spans, in the order of appending: a base comes before what needs it."""
 
-    def __init__(self, contents: Mapping[bytes, str | bytes]) -> None:
+    def __init__(self, contents: Mapping[bytes, Any]) -> None:
         self._contents = contents
         self._sequences: dict[int, Ids] = {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -113,24 +114,18 @@ def chunk_names(row: TokenRow) -> list[bytes]:
     return [row.chunks[start : start + HASH_BYTES] for start in range(0, len(row.chunks), HASH_BYTES)]
 
 
-def decode_tokens(row: TokenRow, sequences: Mapping[int, Ids], contents: Mapping[bytes, str | bytes]) -> Tokens:
+def decode_tokens(row: TokenRow, sequences: Mapping[int, Ids], contents: Mapping[bytes, Any]) -> Tokens:
     """The inverse of `PrefixCache.encode`; `sequences` holds prompt + completion of earlier spans by seq.
 
     Raises KeyError where the base or a chunk is absent, ValueError where the lengths contradict each other.
     """
     parts = [sequences[row.base_seq][: row.base_length]] if row.base_seq is not None else []
-    parts.extend(np.frombuffer(_bytes(contents[name]), IDS_DTYPE) for name in chunk_names(row))
+    parts.extend(np.frombuffer(contents[name], IDS_DTYPE) for name in chunk_names(row))
     parts.append(np.frombuffer(row.prompt, IDS_DTYPE))
     prompt = np.concatenate(parts) if len(parts) > 1 else parts[0]
     if len(prompt) != row.prompt_length:
         raise ValueError(f"prompt of {len(prompt)} ids where {row.prompt_length} were stored")
     return Tokens(prompt, np.frombuffer(row.completion, IDS_DTYPE), np.frombuffer(row.logprobs, LOGPROBS_DTYPE))
-
-
-def _bytes(body: str | bytes) -> bytes:
-    if isinstance(body, str):
-        raise ValueError("a token chunk holds text")
-    return body
 
 
 def shared_length(left: Ids, right: Ids) -> int:
