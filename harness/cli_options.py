@@ -5,6 +5,7 @@ Knows nothing about what a command does. Used by the command line's own files on
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -18,7 +19,10 @@ from harness.errors import ConfigError
 
 CONFIG_FILE: Final = "config.toml"
 
-out = Console()
+WIDTH_IN_FILES: Final = 200
+"""Columns of a table that goes into a file or a pipe; a terminal has its own."""
+
+out = Console(width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
 err = Console(stderr=True)
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="TOML file, such as `examples/demo.toml`.")]

@@ -48,7 +48,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def shown(*args: str) -> str:
-    result = runner.invoke(cli.app, ["show", *args], env={"COLUMNS": "200"})
+    result = runner.invoke(cli.app, ["show", *args])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -80,7 +80,7 @@ def test_token_ids_stand_beside_their_logprobs_where_asked(run_dir: Path) -> Non
 
 @pytest.mark.parametrize(("asked", "says"), [("r-aa", "2 ended rollouts start so"), ("r-zz", "no ended rollout")])
 def test_a_rollout_that_is_none_or_many_is_a_clear_error(run_dir: Path, asked: str, says: str) -> None:
-    result = runner.invoke(cli.app, ["show", str(run_dir), asked], env={"COLUMNS": "200"})
+    result = runner.invoke(cli.app, ["show", str(run_dir), asked])
     assert result.exit_code == 2
     assert says in result.stderr
 
@@ -100,14 +100,14 @@ def test_a_file_that_is_no_store_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_report_is_written_again_from_the_folder_alone(run_dir: Path) -> None:
-    result = runner.invoke(cli.app, ["report", str(run_dir)], env={"COLUMNS": "200"})
+    result = runner.invoke(cli.app, ["report", str(run_dir)])
     assert result.exit_code == 0, result.output
     assert "rollouts ended" in (run_dir / "report.md").read_text()
     assert (run_dir / "reward.png").stat().st_size > 1000
 
 
 def test_keys_are_listed_with_defaults_and_meanings() -> None:
-    text = runner.invoke(cli.app, ["keys", "training"], env={"COLUMNS": "200"}).output
+    text = runner.invoke(cli.app, ["keys", "training"]).output
     assert "training.steps" in text
     assert "Optimizer steps." in text
     assert "engine.dtype" not in text
