@@ -54,12 +54,21 @@ class Conversation:
 
 def read_conversation(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Conversation:
     """The keys of a request in OpenAI chat form."""
-    keys = tuple(message_key(message) for message in messages)
-    chain = [_digest(json.dumps(list(tools), sort_keys=True))]
-    for key in keys:
-        chain.append(_link(chain[-1], key))
     assistants = tuple(i for i, message in enumerate(messages) if message.get("role") == "assistant")
-    return Conversation(tuple(chain), keys, assistants)
+    return link_conversation(tools_key(tools), [message_key(message) for message in messages], assistants)
+
+
+def link_conversation(tools: bytes, messages: Sequence[bytes], assistant_at: tuple[int, ...]) -> Conversation:
+    """The same from keys that are known already: of the tools and of each message."""
+    chain = [tools]
+    for key in messages:
+        chain.append(_link(chain[-1], key))
+    return Conversation(tuple(chain), tuple(messages), assistant_at)
+
+
+def tools_key(tools: Sequence[Mapping[str, Any]]) -> bytes:
+    """16 bytes that are equal for tool lists that say the same."""
+    return _digest(json.dumps(list(tools), sort_keys=True))
 
 
 def message_key(message: Mapping[str, Any]) -> bytes:

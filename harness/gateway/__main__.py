@@ -88,7 +88,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         app.public_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         server = uvicorn.Server(
             uvicorn.Config(
-                app, http="httptools", lifespan="off", access_log=False, log_level="warning",
+                app, http="httptools", lifespan="off", access_log=False, proxy_headers=False, log_level="warning",
                 timeout_keep_alive=75, timeout_graceful_shutdown=5, backlog=_BACKLOG,
             )
         )  # fmt: skip

@@ -14,12 +14,12 @@ from typing import Any
 from harness.gateway.chat_spans import CallRecord
 from harness.gateway.dialects import Dialect
 from harness.gateway.gate import Gate
-from harness.gateway.prompts import Prompt, PromptMaker
+from harness.gateway.prompts import Asked, Prompt, PromptMaker
 from harness.gateway.request import ModelAnswer, ModelRequest
-from harness.gateway.sampling import Sampler, engine_body
+from harness.gateway.sampling import Policy, Sampler, engine_body
+from harness.gateway.transcript import Reading
 from harness.gateway.turns import LimitHit, RolloutTurns
 from harness.gateway.upstream import EngineFailure, EngineRefusal, Upstream
-from traces.conversation import Conversation, read_conversation
 from traces.span import Span
 from traces.trajectory import Ending
 
@@ -41,6 +41,8 @@ class Call:
     """For its spans."""
     request: ModelRequest
     """What is asked."""
+    reading: Reading
+    """Its messages and tools."""
     dialect: Dialect
     """How the client speaks."""
 
@@ -51,8 +53,6 @@ class Prepared:
 
     call: Call
     """The call."""
-    conversation: Conversation
-    """Keys of the request."""
     prompt: Prompt
     """What the engine is to read."""
     body: dict[str, Any]
@@ -85,17 +85,17 @@ class Answerer:
         """The whole answer, not yet recorded; raises LimitHit, EngineFailure or EngineRefusal."""
         async with self.admitted(call):
             prepared = await self.prepare(call)
-            answer = await self.sampler.sample(prepared.body, call.request, prepared.prompt)
+            answer = await self.sampler.sample(prepared.body, call.reading, prepared.prompt)
             call.turns.count_tokens(answer)
         return Answered(prepared, answer)
 
     async def prepare(self, call: Call) -> Prepared:
         """The prompt, and what the engine is asked; raises EngineFailure or EngineRefusal."""
-        rollout, request = call.turns.rollout, call.request
-        conversation = read_conversation(request.messages, request.tools)
-        prompt = await self._prompts.make(rollout.model, request, call.turns.continued(conversation))
-        body = engine_body(rollout.model, request, prompt, rollout.sampling, call.turns.tokens_left())
-        return Prepared(call, conversation, prompt, body)
+        rollout, reading = call.turns.rollout, call.reading
+        asked = Asked(reading, call.request.constraints)
+        prompt = await self._prompts.make(rollout.model, asked, call.turns.continued(reading.conversation))
+        policy = Policy(rollout.model, rollout.sampling, call.turns.tokens_left())
+        return Prepared(call, prompt, engine_body(policy, call.request, reading, prompt))
 
     @asynccontextmanager
     async def admitted(self, call: Call) -> AsyncGenerator[None]:
@@ -123,13 +123,13 @@ class Answerer:
             rollout.limit_hit = rollout.limit_hit or "tokens"
         elif isinstance(error, Exception) and not isinstance(error, EngineRefusal | LimitHit | ClientLeft):
             rollout.fail(Ending.GATEWAY_ERROR, f"{type(error).__name__}: {error}")
-        await self.record_failure(call.record, call.request, error)
+        await self.record_failure(call.record, call.reading, error)
 
-    async def record_failure(self, record: CallRecord, request: ModelRequest | None, error: BaseException) -> None:
-        """Write the span of a call that got no answer."""
+    async def record_failure(self, record: CallRecord, reading: Reading | None, error: BaseException) -> None:
+        """Write the span of a call that got no answer; `reading` is None where it could not be read."""
         if isinstance(error, asyncio.CancelledError):
             error = ClientLeft("the client went away before its answer was through")
-        await self._record([record.failed(request, type(error).__name__, str(error))])
+        await self._record([record.failed(reading, type(error).__name__, str(error))])
 
     async def settle(self, answered: Answered) -> None:
         """Make the answer durable and its turns part of the forest; raises StoreError.
@@ -145,9 +145,9 @@ class Answerer:
         call, prompt = prepared.call, prepared.prompt
         spans: list[Span] = []
         for sampled in answered.answer.choices:
-            node = call.turns.attach(prepared.conversation, sampled, prompt.rendered)
+            node = call.turns.attach(call.reading.conversation, sampled, prompt.rendered)
             fork = node.fork if node is not None else None
-            spans.append(call.record.answered(call.request, sampled, prompt.how, prepared.body, fork))
+            spans.append(call.record.answered(call.reading, sampled, prompt.how, prepared.body, fork))
         try:
             await self._record(spans)
         except Exception as error:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.gateway.keys import LiveRollout
-from harness.gateway.request import ModelRequest, Sampled
+from harness.gateway.request import Sampled
+from harness.gateway.transcript import Reading
 from traces import semconv
 from traces.build import ModelCall, Outcome, Place, chat_span
 from traces.node import Fork
@@ -38,16 +39,16 @@ class CallRecord:
     """The client's trace context, empty where it is not instrumented."""
     retry_count: int = 0
     """How often the client says it sent the request before."""
+    stream: bool = False
+    """The client wants events."""
     agent_name: str = ""
     """Which of several agents asks, where the client says so."""
     start_ns: int = field(default_factory=time.time_ns)
     """Unix time in nanoseconds."""
 
-    def answered(
-        self, request: ModelRequest, sampled: Sampled, how: str, body: dict[str, Any], fork: Fork | None
-    ) -> Span:
+    def answered(self, reading: Reading, sampled: Sampled, how: str, body: dict[str, Any], fork: Fork | None) -> Span:
         """The span of one answer; `body` is what the engine was asked."""
-        attributes = {**self._attributes(request, body), semconv.CONTINUATION: how}
+        attributes = {**self._attributes(reading, body), semconv.CONTINUATION: how}
         if fork is not None:
             attributes[semconv.FORK_CAUSE] = fork.cause.value
             attributes[semconv.FORK_TOKEN_INDEX] = fork.token_index
@@ -56,8 +57,7 @@ class CallRecord:
                 attributes[semconv.FORK_MESSAGE_INDEX] = fork.message_index
         call = ModelCall(
             model=self.rollout.model,
-            messages=request.messages,
-            tools=request.tools,
+            messages=(),
             output=sampled.message,
             finish_reason=sampled.finish_reason,
             tokens=sampled.tokens,
@@ -66,8 +66,8 @@ class CallRecord:
         )
         return chat_span(self._place(), Outcome(start_ns=self.start_ns, end_ns=time.time_ns()), call)
 
-    def failed(self, request: ModelRequest | None, error_type: str, message: str) -> Span:
-        """The span of a call that got no answer; `request` is None where it could not be read."""
+    def failed(self, reading: Reading | None, error_type: str, message: str) -> Span:
+        """The span of a call that got no answer; `reading` is None where it could not be read."""
         outcome = Outcome(
             start_ns=self.start_ns, end_ns=time.time_ns(), error_type=error_type, error_message=message[:1000]
         )
@@ -75,20 +75,24 @@ class CallRecord:
         retries = {semconv.RETRY_COUNT: self.retry_count} if self.retry_count else {}
         call = ModelCall(
             model=self.rollout.model,
-            messages=request.messages if request is not None else (),
-            tools=request.tools if request is not None else (),
+            messages=(),
             policy_version=self.rollout.policy_version,
-            request={**self._attributes(request, {}), **retries},
+            request={**self._attributes(reading, {}), **retries},
         )
         return chat_span(self._place(), outcome, call)
 
-    def _attributes(self, request: ModelRequest | None, body: dict[str, Any]) -> dict[str, Any]:
+    def _attributes(self, reading: Reading | None, body: dict[str, Any]) -> dict[str, Any]:
         attributes: dict[str, Any] = {semconv.DIALECT: self.dialect}
+        if reading is not None:
+            # In the spans' form already, worked out once per message.
+            attributes[semconv.INPUT_MESSAGES] = [known.span_form for known in reading.messages]
+            if reading.tools.span_form:
+                attributes[semconv.TOOL_DEFINITIONS] = reading.tools.span_form
         attributes |= {key: body[name] for name, key in _SAMPLING_NAMES.items() if name in body}
-        if request is not None and request.stream:
+        if body.get("n", 1) > 1:
+            attributes[semconv.REQUEST_CHOICE_COUNT] = body["n"]
+        if self.stream:
             attributes[semconv.REQUEST_STREAM] = True
-        if request is not None and request.n > 1:
-            attributes[semconv.REQUEST_CHOICE_COUNT] = request.n
         if self.agent_name:
             attributes[semconv.AGENT_NAME] = self.agent_name
         if self.rollout.limit_hit is not None:

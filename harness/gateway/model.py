@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -78,15 +78,16 @@ class ModelGateway:
                 await asyncio.wait({answered.recording})
             else:
                 left = ClientLeft("the client went away before its answer came, and did not ask again")
-                await self.answerer.record_failure(answered.prepared.call.record, answered.prepared.call.request, left)
+                await self.answerer.record_failure(answered.prepared.call.record, answered.prepared.call.reading, left)
         return side.turns.summary()
 
     async def _handle_call(self, rollout: LiveRollout, dialect: Dialect, scope: Scope, client: Client) -> None:
         record = _call_record(rollout, dialect, scope)
-        content = b""
+        side = self._side(rollout)
         try:
             content = await read_body(client.receive, MAX_BODY_BYTES)
             request = dialect.parse(content)
+            reading = side.turns.transcript.read(request)
         except ClientGone:
             return
         except (BodyTooLarge, BadRequest) as error:
@@ -94,8 +95,7 @@ class ModelGateway:
             failure = _unreadable(error)
             await send_json(client.send, failure.status, dialect.write_error(failure))
             return
-        side = self._side(rollout)
-        call = Call(side.turns, record, request, dialect)
+        call = Call(side.turns, replace(record, stream=request.stream), request, reading, dialect)
         if request.stream:
             await self._stream(side, call, client)
             return

@@ -11,13 +11,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from harness.gateway.continuation import TurnEnd, find_turn_end, splice, tail_after_turn, tail_by_count
-from harness.gateway.request import ModelRequest
+from harness.gateway.transcript import Reading
 from harness.gateway.turns import Continued
 from harness.gateway.upstream import EngineRefusal, Upstream
 
 _TEMPLATE_ARGUMENTS = ("chat_template_kwargs", "reasoning_effort", "tool_choice")
 _NO_SUCH_ENDPOINT = frozenset({403, 404, 405, 501})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What of a request matters to its prompt."""
+
+    reading: Reading
+    """Messages and tools."""
+    constraints: Mapping[str, Any]
+    """Template arguments among others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +54,35 @@ class PromptMaker:
         self._can_render = True
         self._quick_agrees: dict[tuple[Any, ...], bool] = {}
 
-    async def make(self, model: str, request: ModelRequest, continued: Continued | None) -> Prompt:
+    async def make(self, model: str, asked: Asked, continued: Continued | None) -> Prompt:
         """The prompt of a request to `model`; raises EngineFailure or EngineRefusal."""
         if continued is None:
             return Prompt(None, None, "rendered")
-        if request.has_media or not self._can_render:
+        if asked.reading.has_media or not self._can_render:
             return Prompt(None, None, "unspliced")
         try:
-            rendered = await self._upstream.render(_render_body(model, request, request.messages))
+            rendered = await self._upstream.render(_render_body(model, asked, asked.reading.raws))
         except EngineRefusal as refusal:
             if refusal.status not in _NO_SUCH_ENDPOINT or "model" in str(refusal):
                 raise
             self._can_render = False
             return Prompt(None, None, "unspliced")
-        tail = await self._tail(model, request, continued, rendered)
+        tail = await self._tail(model, asked, continued, rendered)
         if tail is None:
             return Prompt(rendered, rendered, "unspliced")
         return Prompt(splice(continued.sequence, tail, continued.turn), rendered, "spliced")
 
-    async def _tail(
-        self, model: str, request: ModelRequest, continued: Continued, rendered: list[int]
-    ) -> list[int] | None:
+    async def _tail(self, model: str, asked: Asked, continued: Continued, rendered: list[int]) -> list[int] | None:
         end = await self._turn_end(model)
         if end is None:
             return None
-        answer = request.messages[continued.messages - 1]
         quick = None
-        if end.text not in str(answer):
+        if end.text not in str(asked.reading.messages[continued.messages - 1].message):
             quick = tail_after_turn(rendered, continued.turn.rendered, end.token)
-        shape = _shape(request, continued.messages)
+        shape = _shape(asked, continued.messages)
         if quick is not None and self._quick_agrees.get(shape):
             return quick
-        body = _render_body(model, request, request.messages[: continued.messages])
+        body = _render_body(model, asked, asked.reading.raws[: continued.messages])
         upto = await self._upstream.render({**body, "add_generation_prompt": False})
         counted = tail_by_count(rendered, upto, end.token)
         if quick is not None:
@@ -103,20 +112,20 @@ class PromptMaker:
         return None if token is None else TurnEnd(token, await self._upstream.detokenize(model, [token]))
 
 
-def _render_body(model: str, request: ModelRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def _render_body(model: str, asked: Asked, messages: list[msgspec.Raw]) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model, "messages": messages}
-    if request.tools:
-        body["tools"] = request.tools
-    return body | _template_arguments(request.constraints)
+    if asked.reading.tools.raw is not None:
+        body["tools"] = asked.reading.tools.raw
+    return body | _template_arguments(asked.constraints)
 
 
 def _template_arguments(constraints: Mapping[str, Any]) -> dict[str, Any]:
     return {name: constraints[name] for name in _TEMPLATE_ARGUMENTS if name in constraints}
 
 
-def _shape(request: ModelRequest, upto: int) -> tuple[Any, ...]:
+def _shape(asked: Asked, upto: int) -> tuple[Any, ...]:
     """What a template may treat differently: the kind of the continued answer and of what follows it."""
-    answer = request.messages[upto - 1]
-    following = tuple(dict.fromkeys(message.get("role") for message in request.messages[upto:]))
-    kind = (bool(answer.get("content")), bool(answer.get("tool_calls")), bool(request.tools))
-    return (*kind, following, str(_template_arguments(request.constraints)))
+    answer = asked.reading.messages[upto - 1].message
+    following = tuple(dict.fromkeys(known.message["role"] for known in asked.reading.messages[upto:]))
+    kind = (bool(answer.get("content")), bool(answer.get("tool_calls")), asked.reading.tools.raw is not None)
+    return (*kind, following, str(_template_arguments(asked.constraints)))

@@ -28,10 +28,10 @@ class BadRequest(Exception):
 class ModelRequest:
     """One request for an answer."""
 
-    messages: list[dict[str, Any]]
-    """OpenAI chat messages."""
-    tools: list[dict[str, Any]]
-    """OpenAI chat tool definitions."""
+    messages: list[msgspec.Raw]
+    """OpenAI chat messages as JSON, not yet looked into."""
+    tools: msgspec.Raw
+    """List of OpenAI chat tool definitions as JSON, or `null`."""
     model: str
     """What the client calls the model; the rollout decides which one answers."""
     n: int = 1
@@ -52,15 +52,6 @@ class ModelRequest:
     """The client wants token ids too."""
     wants_usage: bool = False
     """The client wants token counts at the end of a stream."""
-
-    @property
-    def has_media(self) -> bool:
-        """True where a message holds something other than text, which ids alone can't carry to the engine."""
-        return any(
-            isinstance(content := message.get("content"), list)
-            and any(part.get("type") not in ("text", "refusal") for part in content)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            for message in self.messages
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ derender do the same in two calls. It knows nothing about HTTP, limits, retries 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from harness.gateway.prompts import Prompt
 from harness.gateway.request import ModelAnswer, ModelRequest, Sampled
+from harness.gateway.transcript import Reading
 from harness.gateway.upstream import (
     NO_LOGPROBS,
     ChatChoice,
@@ -29,15 +31,28 @@ _BROKEN_OFF = frozenset({"abort", "error"})
 _KEPT_WHEN_EMPTY = frozenset({"role", "content"})
 
 
-def engine_body(
-    model: str, request: ModelRequest, prompt: Prompt, sampling: Mapping[str, Any], tokens_left: int | None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the rollout imposes on its calls."""
+
+    model: str
+    """Name the engine serves it under."""
+    sampling: Mapping[str, Any]
+    """Sampling parameters in force."""
+    tokens_left: int | None
+    """What its token limit leaves; None without one."""
+
+
+def engine_body(policy: Policy, request: ModelRequest, reading: Reading, prompt: Prompt) -> dict[str, Any]:
     """The chat call for a request: the rollout's sampling parameters first, the client's where it has none."""
+    sampling = policy.sampling
     own = {name: value for name, value in sampling.items() if name != "max_tokens"}
-    bounds = [bound for bound in (sampling.get("max_tokens"), request.max_tokens, tokens_left) if bound is not None]
+    bounds = [
+        bound for bound in (sampling.get("max_tokens"), request.max_tokens, policy.tokens_left) if bound is not None
+    ]
     body: dict[str, Any] = {
-        "model": model,
-        "messages": request.messages if prompt.ids is None else [],
+        "model": policy.model,
+        "messages": reading.raws if prompt.ids is None else [],
         **(own or request.sampling),
         **request.constraints,
         "n": request.n,
@@ -47,8 +62,8 @@ def engine_body(
         # Token texts cost the engine a decoding each; only clients that asked for them need them.
         "return_tokens_as_token_ids": not request.wants_logprobs,
     }
-    if request.tools:
-        body["tools"] = request.tools
+    if reading.tools.raw is not None:
+        body["tools"] = reading.tools.raw
     if bounds:
         body["max_tokens"] = int(min(bounds))
     if prompt.ids is not None:
@@ -64,19 +79,19 @@ class Sampler:
         self.takes_ids_in_chat = True
         """False once the engine was seen to ignore prompt ids in a chat call."""
 
-    async def sample(self, body: dict[str, Any], request: ModelRequest, prompt: Prompt) -> ModelAnswer:
+    async def sample(self, body: dict[str, Any], reading: Reading, prompt: Prompt) -> ModelAnswer:
         """The answer to `body` (from `engine_body`); raises EngineFailure or EngineRefusal."""
         if prompt.ids is not None and not self.takes_ids_in_chat:
-            return await self._generate(body, request, prompt.ids)
+            return await self._generate(body, reading, prompt.ids)
         reply = await self._upstream.chat(body)
         if prompt.ids is not None and reply.prompt_token_ids != prompt.ids:
             self.takes_ids_in_chat = False
-            return await self._generate(body, request, prompt.ids)
+            return await self._generate(body, reading, prompt.ids)
         return read_reply(reply)
 
-    async def _generate(self, body: dict[str, Any], request: ModelRequest, ids: list[int]) -> ModelAnswer:
+    async def _generate(self, body: dict[str, Any], reading: Reading, ids: list[int]) -> ModelAnswer:
         chat = {name: value for name, value in body.items() if name != "kv_transfer_params"}
-        chat["messages"] = request.messages
+        chat["messages"] = reading.raws
         rendered = await self._upstream.rendered(chat)
         generated = await self._upstream.generate({**rendered, "token_ids": ids, "stream": False})
         return await self._derender(chat, generated, ids)

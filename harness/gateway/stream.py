@@ -63,7 +63,7 @@ async def _chunks(answerer: Answerer, prepared: Prepared) -> AsyncGenerator[Chat
             yield chunk
         else:
             return
-    answer = await answerer.sampler.sample(prepared.body, prepared.call.request, prepared.prompt)
+    answer = await answerer.sampler.sample(prepared.body, prepared.call.reading, prepared.prompt)
     yield _as_chunk(answer)
 
 

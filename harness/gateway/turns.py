@@ -14,6 +14,7 @@ from typing import Any
 from harness.gateway.continuation import SampledTurn
 from harness.gateway.keys import AskedCall, LiveRollout
 from harness.gateway.request import ModelAnswer, Sampled
+from harness.gateway.transcript import Transcript
 from traces.conversation import Conversation
 from traces.node import Node
 from traces.tokens import TokenForest
@@ -50,6 +51,8 @@ class RolloutTurns:
     """Whose turns these are."""
     forest: TokenForest = field(default_factory=TokenForest)
     """Its answered turns."""
+    transcript: Transcript = field(default_factory=Transcript)
+    """Its messages."""
     started: int = 0
     """Calls that are answered or may yet be; failed ones are taken back."""
     answered: int = 0

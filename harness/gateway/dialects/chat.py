@@ -18,32 +18,26 @@ from harness.gateway.upstream import ChatChoice
 NAME: str = "chat"
 """What spans call this dialect."""
 
-# Everything that shapes the distribution: dropped where the rollout brings its own.
-_SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
-    "logit_bias", "min_tokens", "bad_words", "allowed_token_ids",
-)  # fmt: skip
-_CONSTRAINTS = (
-    "stop", "stop_token_ids", "tool_choice", "parallel_tool_calls", "response_format", "structured_outputs",
-    "chat_template_kwargs", "reasoning_effort",
-)  # fmt: skip
-_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
-_REFUSED_PARTS = frozenset({"input_audio", "file"})
-
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
     """A last chunk with token counts."""
 
 
-class _ChatBody(msgspec.Struct):
-    """The fields we act on; everything else is looked up by name or ignored."""
+def _picker(names: str) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Decodes the named fields of a body, those that are absent or null left out, and looks at nothing else."""
+    fields: list[tuple[str, Any, Any]] = [(name, Any, None) for name in names.split()]
+    return msgspec.json.Decoder(msgspec.defstruct("Picked", fields, omit_defaults=True))
 
-    messages: list[dict[str, Any]]
+
+class _ChatBody(msgspec.Struct):
+    """The fields that are acted on; others are ignored."""
+
+    messages: list[msgspec.Raw]
     """At least one."""
     model: str = ""
     """Any name: the rollout decides."""
-    tools: list[dict[str, Any]] | None = None
+    tools: msgspec.Raw = msgspec.Raw(b"null")
     """Function tools."""
     n: int | None = None
     """Answers wanted."""
@@ -67,14 +61,23 @@ class _ChatBody(msgspec.Struct):
     """Superseded by tools in 2023; refused."""
 
 
-_FIELDS: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_BODY = msgspec.json.Decoder(_ChatBody)
+# Everything that shapes the distribution: dropped where the rollout brings its own.
+_SAMPLING = _picker(
+    "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed logit_bias min_tokens"
+    " bad_words allowed_token_ids"
+)
+# What shapes the answer otherwise: kept as it is.
+_CONSTRAINTS = _picker(
+    "stop stop_token_ids tool_choice parallel_tool_calls response_format structured_outputs chat_template_kwargs"
+    " reasoning_effort"
+)
 
 
 def parse(content: bytes) -> ModelRequest:
-    """A request; raises BadRequest."""
+    """A request, its messages not yet looked into; raises BadRequest."""
     try:
-        fields = _FIELDS.decode(content)
-        body = msgspec.convert(fields, _ChatBody)
+        body, sampling, constraints = _BODY.decode(content), _SAMPLING.decode(content), _CONSTRAINTS.decode(content)
     except msgspec.ValidationError as error:
         raise BadRequest(f"invalid request: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -82,12 +85,12 @@ def parse(content: bytes) -> ModelRequest:
     _check(body)
     return ModelRequest(
         messages=body.messages,
-        tools=body.tools or [],
+        tools=body.tools,
         model=body.model,
         n=body.n or 1,
         stream=bool(body.stream),
-        sampling={name: fields[name] for name in _SAMPLING if fields.get(name) is not None},
-        constraints={name: fields[name] for name in _CONSTRAINTS if fields.get(name) is not None},
+        sampling=msgspec.to_builtins(sampling),
+        constraints=msgspec.to_builtins(constraints),
         max_tokens=body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens,
         wants_logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs or 0,
@@ -99,16 +102,6 @@ def parse(content: bytes) -> ModelRequest:
 def _check(body: _ChatBody) -> None:
     if not body.messages:
         raise BadRequest("messages is empty: give at least one message", "messages")
-    for index, message in enumerate(body.messages):
-        if message.get("role") not in _ROLES:
-            raise BadRequest(f"messages[{index}].role is {message.get('role')!r}", f"messages[{index}].role")
-        content = message.get("content")
-        if content is not None and not isinstance(content, str | list):
-            raise BadRequest(f"messages[{index}].content is a {type(content).__name__}", f"messages[{index}].content")
-        for part in content if isinstance(content, list) else ():  # pyright: ignore[reportUnknownVariableType]
-            if not isinstance(part, dict) or part.get("type") in _REFUSED_PARTS:  # pyright: ignore[reportUnknownMemberType]
-                kind = part.get("type") if isinstance(part, dict) else part  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-                raise BadRequest(f"messages[{index}] holds a part {kind!r}, which can't be served", "messages")
     if body.functions is not None:
         raise BadRequest("functions is superseded by tools: send tools", "functions")
     if body.modalities and body.modalities != ["text"]:
