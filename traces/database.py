@@ -187,6 +187,15 @@ class Database:
             except sqlite3.Error as error:
                 raise store_error(f"{asked} in {self.path}", error) from error
 
+    @contextmanager
+    def exclusive(self, asked: str) -> Generator[sqlite3.Connection]:
+        """The writing connection outside of a transaction, for what SQLite does in none; raises StoreError."""
+        with self._write_lock:
+            try:
+                yield self._writer
+            except sqlite3.Error as error:
+                raise store_error(f"{asked} in {self.path}", error) from error
+
     def query(self, asked: str, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """All rows of a read; raises StoreError."""
         with self._read_lock:

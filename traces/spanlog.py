@@ -98,13 +98,18 @@ class SpanLog(Database):
 
     def spans(self, rollout_id: str) -> list[Span]:
         """All spans of a rollout in the order of appending, tokens included."""
+        return [span for _, span in self.numbered_spans(rollout_id)]
+
+    def numbered_spans(self, rollout_id: str) -> list[tuple[int, Span]]:
+        """The same, each with its sequence number in this store."""
         return self._read_spans(f"read spans of rollout {rollout_id!r}", "s.rollout_id=?", (rollout_id,))
 
     def spans_of_trace(self, trace_id: str) -> list[Span]:
         """All spans of one trace in the order of appending, those of the agent's own instrumentation included."""
-        return self._read_spans(f"read spans of trace {trace_id!r}", "s.trace_id=?", (trace_id,))
+        found = self._read_spans(f"read spans of trace {trace_id!r}", "s.trace_id=?", (trace_id,))
+        return [span for _, span in found]
 
-    def _read_spans(self, asked: str, where: str, values: tuple[Any, ...]) -> list[Span]:
+    def _read_spans(self, asked: str, where: str, values: tuple[Any, ...]) -> list[tuple[int, Span]]:
         rows = self.query(asked, f"{_READ_SPANS} WHERE {where} ORDER BY s.seq", values)
         try:
             attributes: list[dict[str, Any]] = [json.loads(row[-2]) for row in rows]
@@ -114,7 +119,7 @@ class SpanLog(Database):
             contents = self._contents(names)
             reader = _Reader(contents)
             return [
-                reader.span(row, load_attributes(stored, contents), tokens)
+                (row[0], reader.span(row, load_attributes(stored, contents), tokens))
                 for row, stored, tokens in zip(rows, attributes, token_rows, strict=True)
             ]
         except (KeyError, ValueError) as error:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flows.recorded import RUN, model_span
+from traces.compaction import compact
 from traces.span import Span, SpanEvent, SpanKind, SpanStatus, Tokens, new_span_id, new_trace_id
 from traces.store import Store, StoreWriter
 
@@ -98,6 +99,24 @@ def test_a_first_prompt_of_many_rollouts_is_stored_once(store: Store) -> None:
     ((shared,),) = store.query("size", "SELECT SUM(LENGTH(body)) FROM contents WHERE TYPEOF(body)='blob'")
     ((own,),) = store.query("size", "SELECT SUM(LENGTH(prompt)) FROM tokens")
     assert (shared, own) == (2048 * 4, 0)
+
+
+def test_compacting_shortens_what_two_processes_wrote_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "traces.db"
+    held, spans = list(range(300)), list[Span]()
+    for turn in range(12):
+        spans.append(model_span("r", held, [turn]))
+        with Store(path) as writer_of_its_own:
+            writer_of_its_own.append_spans([spans[-1]])
+        held = [*held, turn, 7]
+    with Store(path) as store:
+        ((before,),) = store.query("size", "SELECT SUM(LENGTH(prompt)) FROM tokens")
+        done = compact(store)
+        ((after,),) = store.query("size", "SELECT SUM(LENGTH(prompt)) FROM tokens")
+        assert (done.rewritten, store.spans("r")) == (11, spans)
+        assert compact(store).rewritten == 0
+    assert after <= (300 % 256) * 4 + 11 * 4 < before
+    assert done.bytes_after <= done.bytes_before
 
 
 def test_a_failed_append_leaves_nothing_and_the_next_one_is_whole(store: Store) -> None:
