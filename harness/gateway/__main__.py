@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import ipaddress
 import json
 import os
@@ -41,12 +40,18 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """A bound socket; raises GatewayError."""
-    with contextlib.suppress(ValueError):
-        if not ipaddress.ip_address(host).is_loopback and not os.environ.get(ADMIN_KEY_VARIABLE):
-            found = f"{host} can be reached from other machines and {ADMIN_KEY_VARIABLE} is not set"
-            raise GatewayError(f"listen on {host}", found, f"set {ADMIN_KEY_VARIABLE}, or listen on 127.0.0.1")
+    if not _is_loopback(host) and not os.environ.get(ADMIN_KEY_VARIABLE):
+        found = f"{host} can be reached from other machines and {ADMIN_KEY_VARIABLE} is not set"
+        raise GatewayError(f"listen on {host}", found, f"set {ADMIN_KEY_VARIABLE}, or listen on 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
