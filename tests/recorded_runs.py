@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.config import TrainingSection, WandbSection
 from traces.build import ModelCall, Outcome, Place, chat_span
 from traces.records import GroupRecord, RolloutRecord
 from traces.span import Tokens, new_trace_id
 from traces.store import Store
 from traces.trajectory import Ending, Score
+from training.config import TrainerConfig
 
 VOCABULARY = 64
 PREFIX = [7, 8, 9, 10, 11, 12, 13, 14] * 3
@@ -85,6 +87,8 @@ class GroupPlan:
     """Whether the first rollout forgets its first answer, so that it has two rows."""
     length: int = 12
     """Tokens of each answer."""
+    agree: float = 0.0
+    """Chance of a rollout to say, at a turn, what the one before it said there, as long as it did so until then."""
 
 
 class Recorder:
@@ -94,23 +98,29 @@ class Recorder:
         self._store, self._run_id, self._logprobs = store, run_id, logprobs
         self._random = random.Random(seed)
         self._count = 0
+        self._said: list[list[int]] = []
 
     def record(self, plan: GroupPlan) -> str:
-        """Record one group; its id."""
+        """Record one group of made-up tokens; its id."""
+        task = PREFIX + self._words(5)
+        self._said: list[list[int]] = []
+        turns_G = [self._turns(task, plan, forked=plan.forked and not index) for index in range(len(plan.rewards))]
+        return self.record_turns(turns_G, plan.rewards, plan.version)
+
+    def record_turns(self, turns_G: list[list[Tokens]], rewards_G: Sequence[float | None], version: int) -> str:
+        """Record one group of these model calls; its id."""
         number, self._count = self._count, self._count + 1
         group_id = f"{self._run_id}-g{number}"
-        task = PREFIX + self._words(5)
-        rollout_ids: list[str] = []
+        rollout_ids = tuple(f"{group_id}-r{index}" for index in range(len(turns_G)))
         scores: dict[str, list[Score]] = {}
-        for index, reward in enumerate(plan.rewards):
-            rollout_id = f"{group_id}-r{index}"
-            rollout_ids.append(rollout_id)
-            self._rollout(rollout_id, group_id, reward, task, plan, forked=plan.forked and index == 0)
+        for rollout_id, turns, reward in zip(rollout_ids, turns_G, rewards_G, strict=True):
+            ending = Ending.ANSWERED if reward is not None else Ending.ENGINE_ERROR
+            self._rollout(rollout_id, group_id, turns, (version, ending))
             if reward is not None:
                 scores[rollout_id] = [Score(value=reward, name="checks")]
         record = GroupRecord(
             group_id=group_id, run_id=self._run_id, task_id=f"t{number}", split="train", position=number,
-            rollout_ids=tuple(rollout_ids),
+            rollout_ids=rollout_ids,
         )  # fmt: skip
         self._store.append_group(record, scores)
         return group_id
@@ -118,29 +128,55 @@ class Recorder:
     def _words(self, count: int) -> list[int]:
         return [self._random.randrange(2, VOCABULARY) for _ in range(count)]
 
-    def _rollout(
-        self, rollout_id: str, group_id: str, reward: float | None, task: list[int], plan: GroupPlan, *, forked: bool
-    ) -> None:
-        place = Place(trace_id=new_trace_id(), rollout_id=rollout_id, group_id=group_id, run_id=self._run_id)
-        spans: list[Any] = []
+    def _turns(self, task: list[int], plan: GroupPlan, *, forked: bool) -> list[Tokens]:
+        turns: list[Tokens] = []
         prompt = list(task)
+        before, self._said = self._said, []
+        agrees = bool(before)
         for turn in range(plan.turns):
             if forked and turn == 1:
                 prompt = task + self._words(4)
-            completion = [*self._words(plan.length - 1), 1]
+            agrees = agrees and self._random.random() < plan.agree
+            said = before[turn] if agrees else [*self._words(plan.length - 1), 1, *self._words(6)]
+            self._said.append(said)
+            completion, result = said[: plan.length], said[plan.length :]
             logprobs = self._logprobs(prompt + completion)[len(prompt) - 1 :]
-            tokens = Tokens(np.array(prompt, np.int32), np.array(completion, np.int32), logprobs.astype(np.float32))
+            tokens = (np.array(prompt, np.int32), np.array(completion, np.int32), logprobs.astype(np.float32))
+            turns.append(Tokens(*tokens))
+            prompt = prompt + completion + result
+        return turns
+
+    def _rollout(self, rollout_id: str, group_id: str, turns: list[Tokens], end: tuple[int, Ending]) -> None:
+        version, ending = end
+        place = Place(trace_id=new_trace_id(), rollout_id=rollout_id, group_id=group_id, run_id=self._run_id)
+        output = {"role": "assistant", "content": "said"}
+        for turn, tokens in enumerate(turns):
             call = ModelCall(
-                model=f"policy-v{plan.version}", messages=(), output={"role": "assistant", "content": "said"},
-                finish_reason="stop", tokens=tokens, policy_version=plan.version,
+                model=f"policy-v{version}", messages=(), output=output, finish_reason="stop", tokens=tokens,
+                policy_version=version,
             )  # fmt: skip
-            spans.append(chat_span(place, Outcome(start_ns=turn * 2 + 1, end_ns=turn * 2 + 2), call))
-            prompt = prompt + completion + self._words(6)
-        self._store.append_spans(spans)
-        ending = Ending.ANSWERED if reward is not None else Ending.ENGINE_ERROR
+            self._store.append_spans([chat_span(place, Outcome(start_ns=turn * 2 + 1, end_ns=turn * 2 + 2), call)])
         self._store.append_rollout(
             RolloutRecord(
                 rollout_id=rollout_id, group_id=group_id, run_id=self._run_id, task_id="t", split="train",
-                policy_version=plan.version, ending=ending, end_ns=10,
+                policy_version=version, ending=ending, end_ns=10,
             )
         )  # fmt: skip
+
+
+def write_run(
+    folder: Path, model: Path, engine_url: str | None = None, adapter: Path | None = None, **training: Any
+) -> Path:
+    """A run folder with what a trainer is started with, small enough for tests; `training` goes over its settings."""
+    settings = {"steps": 2, "batch_rows": 8, "group_size": 4, "lr": 1e-2, "lora_rank": 4, "checkpoint_every": 2}
+    config = TrainerConfig(
+        run_id=folder.name,
+        model=str(model),
+        engine_url=engine_url,
+        adapter=str(adapter) if adapter is not None else None,
+        training=TrainingSection(**{**settings, "device": "cpu", "group_timeout_s": 20.0, **training}),
+        wandb=WandbSection(mode="disabled"),
+    )
+    config.write(folder)
+    Store(folder / "traces.db").close()
+    return folder

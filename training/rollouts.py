@@ -21,8 +21,8 @@ from training.config import TrainerConfig
 
 _POLL_S = 0.1
 
-MakeSample = Callable[[BatchRow, float, dict[str, float]], Any]
-"""(row, weighted advantage, metrics) → TRL's `RolloutSample`."""
+MakeSample = Callable[[BatchRow, float], Any]
+"""(row, weighted advantage) → TRL's `RolloutSample`."""
 
 
 def rewind(store: Store, run_id: str) -> CheckpointRecord | None:
@@ -53,8 +53,7 @@ class StoreRollouts:
         self._last_arrival = time.monotonic()
 
     def start(self) -> None:
-        """Nothing runs in the background; the clock of the group time-out starts."""
-        self._last_arrival = time.monotonic()
+        """Nothing runs in the background."""
 
     def stop(self) -> None:
         """Nothing runs in the background."""
@@ -79,15 +78,16 @@ class StoreRollouts:
         Raises TrainingError where the main process has ended or the group time-out is over.
         """
         step = self._version + 1
+        asked_at = self._last_arrival = time.monotonic()
         while (batch := plan_batch(self._pending(), self._version, self._config.rules)) is None:
             self.check_health(self._config.training.group_timeout_s)
             time.sleep(_POLL_S)
         self._store.consume(self._config.run_id, batch.group_ids, step)
         for group_id in batch.group_ids:
             self._rows.pop(group_id, None)
-        self.metrics_queue.put(dict(batch.metrics))
+        self.metrics_queue.put({**batch.metrics, "perf/group_wait_s": time.monotonic() - asked_at})
         for row, advantage in zip(batch.rows, batch.advantages_B, strict=True):
-            self.rollout_buffer.put(self._make_sample(row, advantage, {}))
+            self.rollout_buffer.put(self._make_sample(row, advantage))
         return batch
 
     def _pending(self) -> Iterator[GroupRows]:

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
-from transformers import AttentionInterface, AutoTokenizer, TrainerCallback
+from transformers import AttentionInterface, AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers.utils import logging as transformers_logging
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
 from trl.experimental.async_grpo.async_grpo_trainer import DataCollatorForRollout, RolloutQueueDataset
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
@@ -44,7 +45,7 @@ from training.rollouts import StoreRollouts, rewind
 _STAGING = ".staging"
 
 
-def make_sample(row: BatchRow, advantage: float, metrics: dict[str, float]) -> RolloutSample:
+def make_sample(row: BatchRow, advantage: float) -> RolloutSample:
     """A row as TRL's queue takes it; `advantage` carries the loss weight."""
     return RolloutSample(
         prompt=[],
@@ -55,7 +56,7 @@ def make_sample(row: BatchRow, advantage: float, metrics: dict[str, float]) -> R
         advantage=advantage,
         model_version=row.version,
         group_id=row.group_seq,
-        metrics=metrics,
+        metrics={},
         enqueued_at=time.time(),
     )
 
@@ -107,6 +108,7 @@ class GroupTrainer(AsyncGRPOTrainer):
             rollout_worker=StoreRollouts(store, config, make_sample),
             weight_transfer=_NoTransfer(),
         )
+        self.remove_callback(PrinterCallback)
         # Building the trainer registered a kernel that needs a Hopper GPU and a download.
         AttentionInterface.register(TREE_ATTENTION, tree_attention)
         if config.adapter is not None:
@@ -216,6 +218,8 @@ class _LogMetrics(TrainerCallback):
         numbers = {key: float(value) for key, value in logs.items() if isinstance(value, int | float)}
         extra = {"policy_version": float(self._trainer.model_version), "time": time.time()}
         self._metrics.log(int(state.global_step), {**numbers, **extra})
+        shown = ("reward", "loss", "ratio", "kl", "entropy", "grad_norm", "batch/rows", "perf/fwd_bwd_s")
+        print(f"step {state.global_step}", *(f"{key} {numbers[key]:.4g}" for key in shown), sep="  ", flush=True)
 
 
 def _arguments(config: TrainerConfig, run_dir: Path) -> AsyncGRPOConfig:
@@ -288,6 +292,7 @@ def train(run_dir: Path) -> None:
         OSError: a file can't be written.
     """
     config = load_trainer_config(run_dir)
+    transformers_logging.set_verbosity_error()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     store = Store(run_dir / STORE_FILE, create=False)
@@ -295,6 +300,8 @@ def train(run_dir: Path) -> None:
     shutil.rmtree(run_dir / CHECKPOINTS_FOLDER / _STAGING, ignore_errors=True)
     if checkpoint is not None:
         check_base(Path(checkpoint.path), config.model)
+        if checkpoint.step >= config.training.steps:
+            return
     trainer = GroupTrainer(config, run_dir, store)
     metrics = MetricsLog(run_dir, config)
     metrics.rewind(checkpoint.step if checkpoint is not None else 0)
