@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, OpenAIError
 from tests.conftest import REPO
 from tests.scripted_engine import ScriptedEngine, serve_engine
 
-WITHIN_S = 150
+WITHIN_S = 300
 
 
 @dataclass(frozen=True)
