@@ -112,11 +112,77 @@ def test_one_row_serves_all_where_vllm_broadcasts_it(shipped: ModuleType) -> Non
     torch.testing.assert_close(ours, theirs)
 
 
-def test_registering_replaces_every_name_that_vllm_looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrapper = importlib.import_module("vllm.lora.punica_wrapper.punica_cpu")
-    for module_name in vllm_lora.MODULES:
-        module = importlib.import_module(module_name)
-        for name in vllm_lora.OPERATIONS:
-            monkeypatch.setattr(module, name, getattr(module, name))
+class Step:
+    """One step of a fused projection: random adapters in the slots, tokens of sequences under some of them."""
+
+    def __init__(self, seed: int, adapters: list[int]) -> None:
+        pick = random.Random(seed)
+        torch.manual_seed(seed)
+        self.tokens = [pick.randint(1, 9) for _ in adapters]
+        self.mapping = [adapter for adapter, count in zip(adapters, self.tokens, strict=True) for _ in range(count)]
+        self.sequences = adapters
+        rank, self.sizes, slots = 8, (12, 6, 6), 3
+        self.a = tuple(torch.randn(slots, 1, rank, 16) for _ in self.sizes)
+        self.b = tuple(torch.randn(slots, 1, size, rank) for size in self.sizes)
+        self.x = torch.randn(len(self.mapping), 16)
+        self.y = torch.randn(len(self.mapping), sum(self.sizes))
+
+    def run(self, wrapper_class: Any, dtype: Any) -> Any:
+        """The output after `add_lora_linear`; slot s holds adapter s + 1."""
+        lora_mapping = importlib.import_module("vllm.lora.layers").LoRAMapping
+        wrapper = wrapper_class(max_num_batched_tokens=256, max_batches=16, device="cpu", max_loras=3)
+        mapping = lora_mapping(tuple(self.mapping), tuple(self.sequences), is_prefill=True)
+        wrapper.update_metadata(mapping, [1, 2, 3], 3, 100)
+        y = self.y.to(dtype).clone()
+        a, b = (tuple(w.to(dtype) for w in weights) for weights in (self.a, self.b))
+        wrapper.add_lora_linear(y, self.x.to(dtype), a, b, 0.5, self.sizes)
+        return y
+
+
+@pytest.fixture
+def wrappers(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """vLLM's CPU wrapper as shipped, and as it is after registering."""
+    module = importlib.import_module("vllm.lora.punica_wrapper.punica_cpu")
+    shipped = type("Shipped", (module.PunicaWrapperCPU,), dict(vars(module.PunicaWrapperCPU)))
+    operations = {name: getattr(module, name) for name in vllm_lora.OPERATIONS}
+    for name in vllm_lora.MODULES:
+        for operation in operations:
+            monkeypatch.setattr(f"{name}.{operation}", getattr(importlib.import_module(name), operation))
+    for name in vllm_lora.METHODS:
+        monkeypatch.setattr(module.PunicaWrapperCPU, name, getattr(module.PunicaWrapperCPU, name))
+    monkeypatch.setattr(module.PunicaWrapperCPU, "harness_slot", None, raising=False)
+    monkeypatch.delattr(module.PunicaWrapperCPU, "harness_slot")
     vllm_lora.register()
-    assert all(getattr(wrapper, name) is operation for name, operation in vllm_lora.OPERATIONS.items())
+    return shipped, module.PunicaWrapperCPU
+
+
+@pytest.mark.parametrize("adapters", [[2], [1, 1, 1], [3, 1, 2], [1, 0, 2], [0, 2], [0, 0]])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_of_a_fused_projection_gives_what_plain_products_give(
+    wrappers: tuple[Any, Any], adapters: list[int], seed: int
+) -> None:
+    step = Step(seed, adapters)
+    expected, start = step.y.clone(), 0
+    for a, b, size in zip(step.a, step.b, step.sizes, strict=True):
+        for token, adapter in enumerate(step.mapping):
+            if adapter:
+                low = a[adapter - 1, 0] @ step.x[token] * 0.5
+                expected[token, start : start + size] += b[adapter - 1, 0] @ low
+        start += size
+    torch.testing.assert_close(step.run(wrappers[1], torch.float32), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_under_one_adapter_equals_vllms_own(wrappers: tuple[Any, Any], dtype: str) -> None:
+    step, kind = Step(7, [2, 2, 2]), getattr(torch, dtype)
+    tolerance = {"float32": 1e-4, "bfloat16": 0.1}[dtype]
+    ours, theirs = (step.run(wrapper, kind) for wrapper in (wrappers[1], wrappers[0]))
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+def test_registering_replaces_every_name_that_vllm_looks_up_once(wrappers: tuple[Any, Any]) -> None:
+    module = importlib.import_module("vllm.lora.punica_wrapper.punica_cpu")
+    assert all(getattr(module, name) is operation for name, operation in vllm_lora.OPERATIONS.items())
+    method = module.PunicaWrapperCPU.add_lora_linear
+    vllm_lora.register()
+    assert module.PunicaWrapperCPU.add_lora_linear is method
