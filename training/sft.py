@@ -28,6 +28,8 @@ class SftConfig:
 
     minutes: float
     """Wall time of the phase, batches and optimizer included."""
+    steps: int = 0
+    """Ends the phase after so many steps where that comes first; 0 leaves it to the time."""
     learning_rate: float = 2e-3
     """Peak, for both optimizers."""
     batch_tokens: int = 6000
@@ -94,7 +96,7 @@ def train_sft(
     ]
     started, step = time.monotonic(), 0
     for batch in _batches(episodes, config, rng):
-        done = (time.monotonic() - started) / (60 * config.minutes)
+        done = max((time.monotonic() - started) / (60 * config.minutes), step / config.steps if config.steps else 0.0)
         if done >= 1:
             break
         prefix = _piece(prefix_P, rng) if done < config.short_prefix else prefix_P

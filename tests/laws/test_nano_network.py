@@ -77,11 +77,11 @@ def test_muon_moves_each_matrix_by_nearly_equal_singular_values() -> None:
     assert 0.5 < float(values.min()) <= float(values.max()) < 1.4
 
 
-def test_supervised_training_learns_a_tiny_task_in_seconds() -> None:
+def test_supervised_training_learns_a_tiny_task_in_sixty_steps() -> None:
     network = small_network()
     ids = np.array([1, 2, 3, 4, 5, 6], np.int64)
     episode = Episode("cancel", ids, np.array([False, False, False, True, True, True]), 6)
     losses: list[float] = []
-    config = SftConfig(0.05, batch_tokens=24)
+    config = SftConfig(5.0, steps=60, batch_tokens=24)
     train_sft(network, [episode] * 8, np.array([7, 8, 9], np.int64), config, lambda _, __, loss: losses.append(loss))
     assert losses[-1] < 0.2 * losses[0]
