@@ -12,8 +12,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
+
+from harness.gateway.connections import Answer, ConnectionBroken, Connections
 
 T = TypeVar("T")
 
@@ -134,10 +135,10 @@ def logprob_values(raw: msgspec.Raw) -> list[float]:
 class Upstream:
     """One engine."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession, timeout_s: float) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
+    def __init__(self, connections: Connections, timeout_s: float) -> None:
+        self.url = connections.url
         """Base address, without /v1."""
-        self._http = http
+        self._connections = connections
         self._timeout_s = timeout_s
 
     async def chat(self, body: dict[str, Any]) -> ChatReply:
@@ -167,20 +168,17 @@ class Upstream:
 
     async def stream_chat(self, body: dict[str, Any]) -> AsyncGenerator[ChatReply]:
         """The chunks of a chat answer; raises EngineFailure (midway too) or EngineRefusal."""
-        async with self._request("/v1/chat/completions", body) as response:
-            pending = b""
-            try:
-                async for part in response.content.iter_any():
-                    *lines, pending = (pending + part).split(b"\n")
-                    for line in lines:
-                        if not line.startswith(b"data: "):
-                            continue
-                        if line.startswith(b"data: [DONE]"):
-                            return
+        pending, ended = b"", False
+        async with self._asked("/v1/chat/completions", body) as answer:
+            # Read to the answer's very end, so that the connection can be used again.
+            async for part in answer.parts():
+                *lines, pending = (pending + part).split(b"\n")
+                for line in lines:
+                    ended = ended or line.startswith(b"data: [DONE]")
+                    if line.startswith(b"data: ") and not ended:
                         yield self._chunk(line[6:])
-            except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-                raise EngineFailure(f"the engine's stream broke off: {_words(error)}") from error
-        raise EngineFailure("the engine's stream ended without its last event")
+        if not ended:
+            raise EngineFailure("the engine's stream ended without its last event")
 
     def _chunk(self, data: bytes) -> ChatReply:
         chunk = self._decode(_REPLY, data)
@@ -189,39 +187,31 @@ class Upstream:
         return chunk
 
     @asynccontextmanager
-    async def _request(self, path: str, body: dict[str, Any]) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """One POST with the answer's head received; asks again only where no answer had begun."""
+    async def _asked(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Answer]:
+        """One POST whose answer is a success; asks again where no answer had begun, before anything was passed on."""
         data = msgspec.json.encode(body)
         pauses_s = iter(_RETRY_PAUSES_S)
+        begun = False
         while True:
             try:
-                response = await self._http.post(
-                    self.url + path,
-                    data=data,
-                    headers={"content-type": "application/json"},
-                    timeout=aiohttp.ClientTimeout(self._timeout_s, sock_connect=_CONNECT_TIMEOUT_S),
-                )
-                break
+                async with asyncio.timeout(self._timeout_s), self._connections.post(path, data) as answer:
+                    if answer.status != 200:
+                        await _refuse(answer)
+                    begun = True
+                    yield answer
+                    return
             except TimeoutError as error:
                 raise EngineFailure(f"the engine gave no answer in {self._timeout_s:g} s") from error
-            except (aiohttp.ClientError, ConnectionError) as error:
-                pause_s = next(pauses_s, None)
+            except ConnectionBroken as error:
+                pause_s = None if begun or error.answered else next(pauses_s, None)
                 if pause_s is None:
-                    raise EngineFailure(f"the engine can't be reached: {_words(error)}") from error
+                    what = "the engine's answer broke off" if error.answered else "the engine can't be reached"
+                    raise EngineFailure(f"{what}: {error}") from error
             await asyncio.sleep(pause_s)
-        async with response:
-            if response.status != 200:
-                await _refuse(response)
-            yield response
 
     async def _post(self, path: str, body: dict[str, Any]) -> bytes:
-        try:
-            async with self._request(path, body) as response:
-                return await response.read()
-        except TimeoutError as error:
-            raise EngineFailure(f"the engine's answer did not end in {self._timeout_s:g} s") from error
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise EngineFailure(f"the engine's answer broke off: {_words(error)}") from error
+        async with self._asked(path, body) as answer:
+            return await answer.body()
 
     def _decode(self, decoder: msgspec.json.Decoder[T], content: bytes) -> T:
         try:
@@ -230,8 +220,8 @@ class Upstream:
             raise EngineFailure(f"the engine answered with something else ({error}): {content[:200]!r}") from error
 
 
-async def _refuse(response: aiohttp.ClientResponse) -> None:
-    content = await response.content.read(4096)
+async def _refuse(answer: Answer) -> None:
+    content = await answer.body()
     message, kind = content[:500].decode(errors="replace"), ""
     try:
         error = _ANY.decode(content)
@@ -239,18 +229,17 @@ async def _refuse(response: aiohttp.ClientResponse) -> None:
         message, kind = str(error.get("message", message)), str(error.get("type", ""))
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError):
         kind = "unreadable"  # the raw text stays the message
-    if 400 <= response.status < 500:
-        raise EngineRefusal(response.status, message, kind)
-    raise EngineFailure(f"the engine answered {response.status}: {message}")
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    if 400 <= answer.status < 500:
+        raise EngineRefusal(answer.status, message, kind)
+    raise EngineFailure(f"the engine answered {answer.status}: {message}")
 
 
 @asynccontextmanager
 async def open_upstream(url: str, *, timeout_s: float = 600.0) -> AsyncGenerator[Upstream]:
     """The engine at `url` for as long as the block runs; `timeout_s` bounds one request to it."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
-    async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as http:
-        yield Upstream(url, http, timeout_s)
+    base = url.rstrip("/").removesuffix("/v1")
+    connections = Connections(base, _KEEPALIVE_S, _CONNECT_TIMEOUT_S)
+    try:
+        yield Upstream(connections, timeout_s)
+    finally:
+        connections.close()
