@@ -152,6 +152,8 @@ class TrainingSection(Section):
 
     steps: Count = 30
     """Optimizer steps."""
+    minutes: Annotated[float, Field(gt=0)] | None = None
+    """Longest time for training; the newest policy then is the result. None: as long as `steps` take."""
     group_size: Annotated[int, Field(ge=2)] = 8
     """Rollouts of one task that are compared with each other (G)."""
     batch_rows: Count = 48

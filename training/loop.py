@@ -120,13 +120,16 @@ class Training:
         return self._latest()
 
     async def _until_trained(self, maker: GroupMaker, process: Process) -> None:
+        """Make groups until the trainer has taken its last step, or the time is up: the newest policy stands then."""
+        minutes = self._config.training.minutes
+        limit_s = None if minutes is None else 60.0 * minutes
         making = asyncio.create_task(maker.make_groups())
         ended = asyncio.create_task(process.wait())
         try:
-            await asyncio.wait({making, ended}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({making, ended}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if making.done():
                 making.result()
-            if process.returncode != 0:
+            if done and process.returncode != 0:
                 raise self._stopped(process)
         finally:
             ended.cancel()
