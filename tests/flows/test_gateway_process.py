@@ -36,7 +36,7 @@ def spec(folder: Path, engine_url: str, *more: str, key: str | None = KEY) -> Pr
         name="gateway",
         env={"HARNESS_ADMIN_KEY": key} if key else {"HARNESS_ADMIN_KEY": ""},
         ready=ready_file(ready),
-        ready_timeout_s=60,
+        ready_timeout_s=150,
     )
 
 
