@@ -1,7 +1,7 @@
 """How fast groups are scored: 1,000 of them, a judge that takes 200 ms, 64 questions under way; then from the cache.
 
-The endpoint is a process of its own, so that its work is not counted as ours. The aim is 90 % of the ideal on cores
-that are free; a busy machine shows less, so the figure is printed and not asserted. Run by `make bench`.
+The endpoint is a process of its own, so that its work is not counted as ours. The aim is 90 % of the ideal on free
+cores; a busy machine shows less, so the figure is printed and not asserted. Run by `make bench`.
 """
 
 from __future__ import annotations
