@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import httpx2
 import uvicorn
 
@@ -20,6 +21,11 @@ from mcp_servers.sessions import Session, Sessions
 from mcp_servers.world import World
 
 CONTROL_KEY = "control-key-of-a-test"
+CLIENT_META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +88,19 @@ def run_server(*options: str) -> Generator[Running]:
 
 
 async def post_call(
-    client: httpx2.AsyncClient, door: str, name: str, arguments: dict[str, Any], key: str | None = None
+    client: aiohttp.ClientSession, door: str, name: str, arguments: dict[str, Any], key: str | None = None
 ) -> dict[str, Any]:
-    """One tools/call as a bare HTTP request of the 2025-11-25 protocol; the result as JSON."""
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
-    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+    """One tools/call as a bare HTTP request of the 2026-07-28 protocol; the result as JSON."""
+    params = {"name": name, "arguments": arguments, "_meta": CLIENT_META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": name,
+    }
     if key:
         headers["x-idempotency-key"] = key
-    response = await client.post(door, json=body, headers=headers)
-    assert response.status_code == 200, response.text
-    return response.json()["result"]
+    async with client.post(door, json=body, headers=headers) as response:
+        assert response.status == 200, await response.text()
+        return (await response.json())["result"]
