@@ -63,6 +63,11 @@ async def score_by_checks(session: Session, task: Task, verdict: Verdict) -> Seq
     return [score]
 
 
+async def score_later(session: Session, task: Task, verdict: Verdict) -> Sequence[Score]:
+    """No score of its own: the group's judge gives one. For servers that have no grader."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """What rollouts run in."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 from mcp import Client, MCPError
 
-from harness.errors import ToolServerError
+from harness.errors import JudgeError, ToolServerError
 from harness.process import ProcessError
 from harness.session import attach_tool_server, start_tool_server
+from harness.session_process import ProcessPerSession
 from harness.task import task_from_dict
 
 
@@ -59,3 +63,46 @@ def test_fields_of_a_task_that_nobody_knows_go_back_to_their_server() -> None:
     assert task.metadata == {"world_seed": 7}
     assert task.to_dict()["metadata"] == {"world_seed": 7}
     assert replace(task, expected={"a": 1}).for_agent().to_json().count("expected") == 0
+
+
+SHOP = """
+import sys
+from mcp.server import MCPServer
+shop, sold = MCPServer("shop"), []
+
+@shop.tool()
+def sell(item: str) -> str:
+    "Sells an item."
+    sold.append(item)
+    return ", ".join(sold)
+
+shop.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+"""
+
+
+async def test_a_server_without_state_control_gets_a_process_for_every_session(tmp_path: Path) -> None:
+    script = tmp_path / "shop.py"
+    script.write_text(SHOP)
+    server = ProcessPerSession("shop", (sys.executable, str(script), "{port}"), tmp_path)
+    task = task_from_dict({"id": "t", "split": "train", "kind": "k", "user_message": "m"}, server="shop")
+    sessions = await asyncio.gather(*(server.open_session(task) for _ in range(2)))
+    sold: list[str] = []
+    for session in sessions:
+        async with Client(session.door.url) as client:
+            sold.append((await client.call_tool("sell", {"item": "lamp"})).content[0].text)
+    assert sold == ["lamp", "lamp"], "the second session saw the state of the first"
+    with pytest.raises(JudgeError, match="--reward ruler"):
+        await sessions[0].grade(task, "done")
+    for session in sessions:
+        await session.close()
+        async with aiohttp.ClientSession() as http:
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await http.get(session.door.url)
+
+
+async def test_a_third_partys_server_that_dies_at_start_is_a_tool_server_error(tmp_path: Path) -> None:
+    server = ProcessPerSession("broken", (sys.executable, "-c", "raise SystemExit('no licence')"), tmp_path)
+    task = task_from_dict({"id": "t", "split": "train", "kind": "k", "user_message": "m"}, server="broken")
+    with pytest.raises(ToolServerError) as refusal:
+        await server.open_session(task)
+    assert "no licence" in refusal.value.found
