@@ -224,7 +224,8 @@ def _arguments(spec: JudgeSpec, messages: Messages, schema: dict[str, Any] | Non
 
 
 def _retry_after_s(error: BaseException) -> float:
-    headers: Any = getattr(getattr(error, "response", None), "headers", None)
+    # LiteLLM's errors carry a response made anew, without headers; what the server sent is kept beside it.
+    headers: Any = getattr(error, "litellm_response_headers", None)
     value = headers.get("retry-after") if headers is not None else None
     try:
         return min(LONGEST_RETRY_AFTER_S, max(0.0, float(value))) if value is not None else 0.0
