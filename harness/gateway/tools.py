@@ -270,5 +270,24 @@ async def open_tool_gateway(record: RecordSpan, *, call_timeout_s: float = 60.0)
     """
     async with open_connections() as http:
         gateway = ToolGateway(record, http, call_timeout_s)
-        async with gateway.sessions.run():
+        async with _running(gateway.sessions):
             yield gateway
+
+
+@asynccontextmanager
+async def _running(sessions: StreamableHTTPSessionManager) -> AsyncGenerator[None]:
+    """The SDK's manager in a task of its own: its task group would wrap every error of the block in a group."""
+    up, down = asyncio.Event(), asyncio.Event()
+
+    async def run() -> None:
+        async with sessions.run():
+            up.set()
+            await down.wait()
+
+    running = asyncio.create_task(run())
+    await up.wait()
+    try:
+        yield
+    finally:
+        down.set()
+        await running
