@@ -95,8 +95,7 @@ def reference(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tup
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from reference(inner, f"{prefix}{name}.")
         else:
-            value = cast("Any", field.default)
-            default = "" if value is None else _toml_value(value)
+            default = "" if field.default is None else _toml_value(field.default)
             yield f"{prefix}{name}", default, " ".join((field.description or "").split())
 
 

@@ -157,7 +157,7 @@ def tool_schemas() -> list[Message]:
     schemas: list[Message] = []
     for name, tool in TOOLS.items():
         parameters = list(inspect.signature(tool).parameters)[1:]
-        shape = {"type": "object", "properties": {parameter: {} for parameter in parameters}}
+        shape: dict[str, Any] = {"type": "object", "properties": {parameter: {} for parameter in parameters}}
         schemas.append({"type": "function", "function": {"name": name, "parameters": shape}})
     return schemas
 
@@ -177,7 +177,7 @@ class Table:
             )
             self.seats = [(task, open_retail(self.base)) for task in tasks]
             return [{**task, "expected": None} for task in tasks]
-        task, retail = self.seats[command["seat"]]
+        task, retail = self.seats[int(command["seat"])]
         if command["do"] == "call":
             return call_tool(retail, command["name"], command["arguments"]).text
         return canonical(retail.state.changes()) == canonical(task["expected"]["changes"])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,9 +71,8 @@ def demonstrate(
 
 def render_prefix(tokenizer: PreTrainedTokenizerFast, demos: Demonstrations) -> NDArray[np.int64]:
     """Token ids of system prompt and tools, (P,)."""
-    text = str(
-        tokenizer.apply_chat_template([{"role": "system", "content": demos.system}], tools=demos.tools, tokenize=False)
-    )
+    system, tools = [{"role": "system", "content": demos.system}], cast("list[Any]", demos.tools)
+    text = str(tokenizer.apply_chat_template(system, tools=tools, tokenize=False))
     return np.array(tokenizer.encode(text, add_special_tokens=False), np.int64)
 
 

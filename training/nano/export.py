@@ -7,6 +7,7 @@ Called by `training.nano.build`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -17,6 +18,7 @@ from training.nano.model import Nano, NanoConfig
 def export_policy(network: Nano, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
     """Writes config, bfloat16 safetensors, tokenizer, chat template and generation config; returns the weights file."""
     shape = network.config
+    eos, pad = cast("int", tokenizer.eos_token_id), cast("int", tokenizer.pad_token_id)
     config = Qwen3Config(
         vocab_size=shape.vocab_size,
         hidden_size=shape.width,
@@ -29,18 +31,16 @@ def export_policy(network: Nano, tokenizer: PreTrainedTokenizerFast, folder: Pat
         rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=eos,
+        pad_token_id=pad,
         attention_bias=False,
     )
     model = Qwen3ForCausalLM(config)
     state = {name: value.float() for name, value in network.state_dict().items()}
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    generation = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
-    )
+    model.bfloat16().save_pretrained(folder)
+    generation = GenerationConfig(eos_token_id=eos, pad_token_id=pad, do_sample=True)
     generation.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder / "model.safetensors"
@@ -58,7 +58,7 @@ def load_policy(folder: Path) -> tuple[Nano, PreTrainedTokenizerFast]:
             heads=shape.num_attention_heads,
             head_dim=shape.head_dim,
             mlp=shape.intermediate_size,
-            rope_theta=shape.rope_parameters["rope_theta"],
+            rope_theta=cast("dict[str, float]", shape.rope_parameters)["rope_theta"],
             max_positions=shape.max_position_embeddings,
         )
     )
