@@ -25,5 +25,14 @@ class SessionUnknown(ServerError):
         super().__init__(f"use the session {shown!r}", "no such session here, or it has expired", fix)
 
 
+class CallKeyReused(ServerError):
+    """An idempotency key that stands for another call already."""
+
+    def __init__(self, key: str, name: str, before: str) -> None:
+        super().__init__(
+            f"call {name} under the key {key[:80]!r}", f"it was used for {before}", "use a new key for each call"
+        )
+
+
 class ToolFault(Exception):
     """What a tool tells the agent when it can't do what was asked; the text is the agent's to read."""

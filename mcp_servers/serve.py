@@ -13,23 +13,24 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.resources import TextResource
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotations
 from pydantic import TypeAdapter
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_servers.control import control_app
-from mcp_servers.errors import ServerError, SessionUnknown
+from mcp_servers.errors import CallKeyReused, ServerError, SessionUnknown
 from mcp_servers.sessions import Session, Sessions
-from mcp_servers.toolbox import ToolResult
 from mcp_servers.world import World
 
 SESSION = "mcp_servers.session"
+FAILURE = "mcp_servers.failure"
 KEY_HEADER = "x-idempotency-key"
 KEY_META = "harness/idempotency-key"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -69,9 +70,13 @@ class SessionServer(MCPServer[Any]):
         session = self._only or cast("Session", request.scope[SESSION] if request else None)
         try:
             result = self._sessions.call(session, name, arguments, str(call_key) if call_key else None)
+        except CallKeyReused as error:
+            raise MCPError(INVALID_PARAMS, str(error)) from error
         except ServerError as error:
-            log.warning("session %s: %s", session.id, error)
-            result = ToolResult(f"Error: {error.found}; {error.fix}", is_error=True)
+            log.error("session %s: %s", session.id, error)
+            if request:
+                request.scope[FAILURE] = error
+            raise MCPError(INTERNAL_ERROR, str(error)) from error
         return CallToolResult(
             content=[TextContent(type="text", text=result.text)],
             structured_content=result.value if self._structured else None,
@@ -129,7 +134,8 @@ class WorldApp:
                     send, 404, {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": str(error)}}
                 )
                 return
-            await self._manager.handle_request({**scope, SESSION: session}, receive, send)
+            request = {**scope, SESSION: session}
+            await self._manager.handle_request(request, receive, _failing(request, send))
         elif parts[1] == "control":
             await self._control(scope, receive, send)
         elif scope["path"] == "/health":
@@ -179,6 +185,22 @@ def _untitled(schema: Any) -> Any:
         parts = cast("dict[str, Any]", schema).items()
         return {name: _untitled(part) for name, part in parts if not (name == "title" and isinstance(part, str))}
     return [_untitled(part) for part in cast("list[Any]", schema)] if isinstance(schema, list) else schema
+
+
+def _failing(request: Scope, send: Send) -> Send:
+    """Sends answers, but status 503 in place of one where the server itself failed.
+
+    As an MCP error the agent would read it and be judged by it; as a failed request it is the infrastructure's.
+    """
+
+    async def sent(message: Message) -> None:
+        failure = request.get(FAILURE)
+        if failure is None:
+            await send(message)
+        elif message["type"] == "http.response.start":
+            await _reply(send, 503, {"error": str(failure)})
+
+    return sent
 
 
 async def _reply(send: Send, status: int, body: dict[str, Any]) -> None:

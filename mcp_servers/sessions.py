@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_servers.errors import ServerError, SessionUnknown
+from mcp_servers.errors import CallKeyReused, ServerError, SessionUnknown
 from mcp_servers.journal import Journal, RecordedCall
 from mcp_servers.state import Base, State, canonical
 from mcp_servers.toolbox import ToolResult
@@ -107,13 +107,12 @@ class Sessions:
     ) -> ToolResult:
         """Calls a tool once: under a key that was used before, the recorded result comes back and nothing runs.
 
-        ServerError where the key was used for a different call. A durable session's call is on disk when this returns.
+        CallKeyReused where the key stands for another call. A durable session's call is on disk when this returns.
         """
         digest = _digest(name, arguments) if call_key else ""
         if call_key and (before := session.calls.get(call_key)):
             if before.digest != digest:
-                fix = "use a new key for each call"
-                raise ServerError(f"call {name} under the key {call_key[:80]!r}", f"it was used for {before.name}", fix)
+                raise CallKeyReused(call_key, name, before.name)
             return before.result
         result = self._run(session.state, name, arguments)
         recorded = RecordedCall(name, digest, result)

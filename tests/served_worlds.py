@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
@@ -16,6 +15,7 @@ import aiohttp
 import httpx2
 import uvicorn
 
+from mcp_servers.command import listen
 from mcp_servers.serve import WorldApp
 from mcp_servers.sessions import Session, Sessions
 from mcp_servers.world import World
@@ -46,7 +46,7 @@ class Served:
 async def serve_world(world: World, sessions: Sessions | None = None) -> AsyncGenerator[Served]:
     """Serves a world on a free port of this machine, in this event loop."""
     sessions = sessions or Sessions(world.base, world.run)
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listen("127.0.0.1", 0)
     app = WorldApp(world, sessions, CONTROL_KEY)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
     serving = asyncio.create_task(server.serve([listening]))

@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from mcp_servers.journal import Journal
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.server import retail_world
 from mcp_servers.retail.state import open_retail
 from mcp_servers.retail.tools import call_tool
+from mcp_servers.sessions import Sessions
 from mcp_servers.state import Base
 from mcp_servers.world import World
 from tests.served_worlds import Served, post_call, serve_world
@@ -111,3 +114,17 @@ async def cancel_all(lossy: LossyClient, served: Served, number: int, orders: li
     for order_id in orders:
         arguments = {"order_id": order_id, "reason": "no longer needed"}
         await lossy.write(door, "cancel_pending_order", arguments, f"{order_id}-{number}")
+
+
+async def test_a_write_that_the_server_can_not_keep_is_no_answer_to_the_agent(world: World, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "sessions.db", world.base)
+    sessions = Sessions(world.base, world.run, journal=journal)
+    session = sessions.create()
+    async with serve_world(world, sessions) as served, many_connections() as client:
+        journal.close()
+        arguments = move_to(pending_orders(world.base, 1)[0], 1)
+        with pytest.raises(AssertionError, match=r"write to .*sessions\.db"):
+            await post_call(client, served.door(session), "modify_pending_order_address", arguments, "key-1")
+        assert session.state.changes() == {}
+        looked = await post_call(client, served.door(session), "calculate", {"expression": "1"})
+        assert not looked["isError"]

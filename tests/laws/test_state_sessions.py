@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.errors import ServerError, SessionUnknown, ToolFault
+from mcp_servers.errors import CallKeyReused, ServerError, SessionUnknown, ToolFault
 from mcp_servers.journal import Journal
 from mcp_servers.sessions import Sessions
 from mcp_servers.state import Base, State, canonical, copy_json, normalise
@@ -168,7 +168,7 @@ def test_a_key_that_is_used_for_another_call_is_refused(base: Base) -> None:
     sessions = Sessions(base, run)
     session = sessions.create()
     sessions.call(session, "deposit", {"account": "a", "marks": ["x"]}, "k1")
-    with pytest.raises(ServerError, match=r"'k1'.*used for deposit"):
+    with pytest.raises(CallKeyReused, match=r"'k1'.*used for deposit"):
         sessions.call(session, "deposit", {"account": "b", "marks": ["x"]}, "k1")
 
 
