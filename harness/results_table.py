@@ -1,7 +1,7 @@
 """One table over several runs (seeds) of the same experiment, written between markers of a markdown file.
 
 It knows nothing about how runs are made; it pools what their folders hold, so that no number in README is typed.
-Called by `harness report --table runs/a runs/b runs/c --into README.md`.
+Called by `harness report runs/a runs/b runs/c --into README.md`.
 """
 
 from __future__ import annotations
