@@ -115,8 +115,8 @@ def merge_cassettes(cassettes: Sequence[Cassette]) -> Cassette:
 def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        parts = cast("list[Any]", content)
-        return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+        parts = cast("list[dict[str, Any]]", content)
+        return "".join(str(part.get("text", "")) for part in parts)
     return content or ""
 
 

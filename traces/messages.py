@@ -70,9 +70,10 @@ def chat_message(message: Mapping[str, Any]) -> dict[str, Any]:
 def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A GenAI message as OpenAI chat messages: one, or one for each tool result it carries."""
     parts: list[dict[str, Any]] = list(message.get("parts") or ())
-    results = [part for part in parts if part.get("type") == "tool_call_response"]
-    if results:
-        return [_tool_message(part) for part in results]
+    results = [_tool_message(part) for part in parts if part.get("type") == "tool_call_response"]
+    parts = [part for part in parts if part.get("type") != "tool_call_response"]
+    if results and not parts:
+        return results
     chat: dict[str, Any] = {"role": message.get("role", "")}
     chat["content"] = _chat_content([part for part in parts if part.get("type") not in ("tool_call", "reasoning")])
     for part in parts:
@@ -83,7 +84,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         chat["tool_calls"] = calls
     if message.get("name"):
         chat["name"] = message["name"]
-    return [chat | dict(message.get("extra") or {})]
+    return [*results, chat | dict(message.get("extra") or {})]
 
 
 def _tool_message(part: Mapping[str, Any]) -> dict[str, Any]:

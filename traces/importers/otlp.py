@@ -1,0 +1,40 @@
+"""OTLP JSON files, of any instrumentation: each span is read by the conventions that it follows.
+
+It knows nothing about what the attributes mean: `genai.py` and `openinference.py` do. Files of our own export keep
+their tokens and their place; a span of neither convention stays as it is, as a part of the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from traces.attributes import read_belonging
+from traces.importers import genai, openinference
+from traces.otlp import read_otlp_file
+from traces.span import Span
+
+
+def read(path: Path) -> Iterator[Span]:
+    """The file's spans in our form; raises OtlpError where it is no OTLP JSON."""
+    for span in read_otlp_file(path):
+        yield normalise(span)
+
+
+def normalise(span: Span) -> Span:
+    """One span in our form."""
+    belonging = read_belonging(span.attributes)
+    placed = replace(
+        span,
+        attributes=belonging.attributes,
+        rollout_id=belonging.rollout_id,
+        group_id=belonging.group_id,
+        run_id=belonging.run_id,
+        policy_version=belonging.policy_version,
+        tokens=belonging.tokens,
+    )
+    # Our own export speaks both; GenAI is what it was made from.
+    if genai.is_genai(placed):
+        return genai.normalise(placed)
+    return openinference.normalise(placed) if openinference.is_openinference(placed) else placed
