@@ -63,7 +63,7 @@ def tree_layout(kv_index_K: Tensor, query_ends_S: Tensor, path_ends_S: Tensor) -
         segments=tuple(zip(starts[:-1], starts[1:], subtree_ends, strict=True)),
         roots=frozenset(starts[s] for s in range(n_segments) if not has_parent[s]),
         subtree_end_T=subtree_end_T,
-        block_mask=_block_mask(subtree_end_T) if kv_index_K.is_cuda else None,
+        block_mask=tree_block_mask(subtree_end_T) if kv_index_K.is_cuda else None,
     )
 
 
@@ -130,7 +130,9 @@ def _compiled_flex() -> Callable[..., Tensor]:
     return cast(Callable[..., Tensor], torch.compile(flex_attention, dynamic=True))
 
 
-def _block_mask(subtree_end_T: Tensor) -> BlockMask:
+def tree_block_mask(subtree_end_T: Tensor) -> BlockMask:
+    """`visible` as FlexAttention takes it: which 128 × 128 blocks hold anything, and the rule inside them."""
+
     def mask(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return visible(query, key, subtree_end_T)
 

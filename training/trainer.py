@@ -23,11 +23,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import torch
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
+from peft import PeftModel
 from transformers import AttentionInterface, AutoTokenizer, PrinterCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
-from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
-from trl.experimental.async_grpo.async_grpo_trainer import DataCollatorForRollout, RolloutQueueDataset
+from trl.experimental.async_grpo import async_grpo_trainer
+from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
+from trl.experimental.async_grpo.async_grpo_trainer import (
+    AsyncGRPOTrainer,
+    DataCollatorForRollout,
+    RolloutQueueDataset,
+)
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow
 
@@ -38,6 +43,7 @@ from traces.store import Store
 from training.attention import tree_attention
 from training.batch import BatchRow
 from training.config import CHECKPOINTS_FOLDER, STORE_FILE, TrainerConfig, load_trainer_config
+from training.lora import load_start_adapter, lora_config
 from training.metrics import MetricsLog
 from training.publish import BASE_FILE, Publisher, base_fingerprint, check_base, place_folder
 from training.rollouts import StoreRollouts, rewind
@@ -96,7 +102,7 @@ class GroupTrainer(AsyncGRPOTrainer):
         self._publisher = Publisher(store, config, run_dir)
         if not torch.cuda.is_available():
             # TRL asks CUDA for a device name.
-            async_grpo_trainer.get_peak_flops_per_device = lambda *_: None
+            cast(Any, async_grpo_trainer).get_peak_flops_per_device = lambda *_: None
         self._tokenizer: Any = AutoTokenizer.from_pretrained(config.model)
         super().__init__(
             model=config.model,
@@ -104,19 +110,19 @@ class GroupTrainer(AsyncGRPOTrainer):
             # Required, never read: rollouts come from the store.
             train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=self._tokenizer,
-            peft_config=_lora(config),
-            rollout_worker=StoreRollouts(store, config, make_sample),
-            weight_transfer=_NoTransfer(),
+            peft_config=lora_config(config),
+            rollout_worker=cast(Any, StoreRollouts(store, config, make_sample)),
+            weight_transfer=cast(Any, _NoTransfer()),
         )
         self.remove_callback(PrinterCallback)
         # Building the trainer registered a kernel that needs a Hopper GPU and a download.
         AttentionInterface.register(TREE_ATTENTION, tree_attention)
         if config.adapter is not None:
-            _load_adapter(cast(PeftModel, self.model), config)
+            load_start_adapter(cast(PeftModel, self.model), config)
 
     def get_train_dataloader(self) -> Any:
         """Steps as they are needed. Not prepared by accelerate, which would read one step ahead and wait for ever."""
-        worker = cast(StoreRollouts, self.rollout_worker)
+        worker = cast(StoreRollouts, cast(Any, self.rollout_worker))
         self._rollout_dataset = RolloutQueueDataset(
             rollout_queue=worker.rollout_buffer,
             model_version_fn=lambda: self.model_version,
@@ -144,11 +150,10 @@ class GroupTrainer(AsyncGRPOTrainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """A linear rise over `warmup_steps`, then constant; unlike the stock schedule its first step learns."""
-        if self.lr_scheduler is None:
-            rise = self._config.training.warmup_steps + 1
-            optimizer = optimizer if optimizer is not None else self.optimizer
-            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rise))
-            self._created_lr_scheduler = True
+        rise = self._config.training.warmup_steps + 1
+        optimizer = optimizer if optimizer is not None else self.optimizer
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rise))
+        self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def floating_point_ops(self, inputs: Any) -> int:
@@ -172,7 +177,7 @@ class GroupTrainer(AsyncGRPOTrainer):
         version = int(self.state.global_step)
         self._publisher.publish(version, self._save_adapter)
         self.model_version = version
-        cast(StoreRollouts, self.rollout_worker).update_model_version(version)
+        cast(Any, self.rollout_worker).update_model_version(version)
         self._metrics["train"]["perf/publish_s"].append(time.perf_counter() - started)
 
     def _save_adapter(self, folder: Path) -> None:
@@ -257,32 +262,6 @@ def _arguments(config: TrainerConfig, run_dir: Path) -> AsyncGRPOConfig:
     )
 
 
-def _lora(config: TrainerConfig) -> LoraConfig:
-    if config.adapter is not None:
-        check_base(Path(config.adapter), config.model)
-        found = cast(LoraConfig, LoraConfig.from_pretrained(config.adapter))
-        found.inference_mode = False
-        return found
-    targets = config.training.lora_targets
-    return LoraConfig(
-        r=config.training.lora_rank,
-        lora_alpha=config.training.lora_alpha,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
-    )
-
-
-def _load_adapter(model: PeftModel, config: TrainerConfig) -> None:
-    asked = f"start from the adapter {config.adapter!r} on {config.model!r}"
-    fix = "give the model the adapter was trained on, or start without an adapter"
-    try:
-        result: Any = set_peft_model_state_dict(model, load_peft_weights(str(config.adapter), device="cpu"))
-    except (RuntimeError, OSError) as error:
-        raise TrainingError(asked, str(error).splitlines()[0], fix) from error
-    if result.unexpected_keys:
-        raise TrainingError(asked, f"it changes {result.unexpected_keys[0]!r}, which the model does not have", fix)
-
-
 def train(run_dir: Path) -> None:
     """Train the run to its last step, from its newest checkpoint if it has one.
 
@@ -317,16 +296,15 @@ def main() -> int:
     """Train the run named on the command line; 1 and a message where that is not possible."""
     parser = argparse.ArgumentParser(prog="python -m training.trainer", description="Train one run from its store.")
     parser.add_argument("--run", type=Path, required=True, help="run folder with trainer.json and traces.db")
+    arguments = parser.parse_args()
     try:
-        train(parser.parse_args().run)
+        train(arguments.run)
     except (HarnessError, StoreError) as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        print(
-            f"asked: write the trainer's files\nfound: {error}\nfix:   free space or rights, then resume",
-            file=sys.stderr,
-        )
+        fix = "check the model's folder, free space and rights, then `harness train --resume` the run"
+        print(TrainingError(f"train the run in {arguments.run}", str(error), fix), file=sys.stderr)
         return 1
     return 0
 

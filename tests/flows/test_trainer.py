@@ -188,6 +188,18 @@ def test_a_run_can_start_from_an_adapter_and_serves_it_as_version_zero(
     assert adapter_of(second, 1) != adapter_of(first, 1)
 
 
+def test_a_start_adapter_that_is_missing_or_of_another_base_is_refused(tmp_path: Path, model: Path) -> None:
+    missing = write_run(tmp_path / "missing", model, adapter=tmp_path / "nowhere")
+    with pytest.raises(TrainingError, match="there is no"):
+        train(missing)
+    first = write_run(tmp_path / "first", model, steps=1)
+    record(first, *[GroupPlan()] * 2)
+    train(first)
+    other = make_model(tmp_path / "other", seed=1)
+    with pytest.raises(TrainingError, match="whose weights are others"):
+        train(write_run(tmp_path / "second", other, adapter=first / "adapters/policy-v1"))
+
+
 def test_a_finished_run_started_again_changes_nothing(tmp_path: Path, model: Path) -> None:
     run = write_run(tmp_path / "run", model)
     record(run, *[GroupPlan()] * 4)

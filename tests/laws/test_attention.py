@@ -11,8 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import flex_attention
 
-from training.attention import dense_tree_attention, tree_attention, tree_layout, visible
+from training.attention import dense_tree_attention, tree_attention, tree_block_mask, tree_layout, visible
 
 trl_packing = pytest.importorskip("trl.experimental.async_grpo.packing")
 transformers = pytest.importorskip("transformers")
@@ -107,6 +108,16 @@ def test_segment_attention_agrees_with_the_dense_mask_in_value_and_gradient(seed
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
     for gradient, other in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, other, atol=1e-5, rtol=0)
+
+
+def test_the_block_mask_of_the_gpu_form_shows_the_same_tokens() -> None:
+    packed = pack(random_forest(3, sequences=12, longest=60))
+    layout = tree_layout(*indices(packed).values())
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, len(packed["input_ids"]), 16) for heads in (4, 2, 2))
+    mask = tree_block_mask(layout.subtree_end_T)
+    out = flex_attention(query, key, value, block_mask=mask, scale=0.25, enable_gqa=True)
+    torch.testing.assert_close(out, dense_tree_attention(query, key, value, layout, 0.25), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("seed", range(10))
