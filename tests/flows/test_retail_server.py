@@ -18,7 +18,10 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from mcp_servers.retail.__main__ import run
 from mcp_servers.retail.data import generated_base
+from mcp_servers.retail.server import retail_world
 from mcp_servers.retail.tasks import expert_actions, generate_tasks
+from mcp_servers.serve import SessionServer
+from mcp_servers.sessions import Sessions
 from mcp_servers.state import Base, State
 from tests.served_worlds import CONTROL_KEY, Running, run_server
 
@@ -90,6 +93,19 @@ async def test_structured_answers_fit_the_output_schema_that_clients_check(runni
             assert result.structured_content is None or result.structured_content == json.loads(text)
         policy = await client.read_resource("policy://retail")
     assert "Cancel: only pending orders" in policy.contents[0].text  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("output_schemas", [True, False])
+async def test_structured_answers_and_their_schemas_can_be_left_out_together(output_schemas: bool) -> None:
+    world = retail_world()
+    sessions = Sessions(world.base, world.run)
+    server = SessionServer(world, sessions, output_schemas=output_schemas, only=sessions.create())
+    async with Client(server) as client:
+        listed = (await client.list_tools()).tools
+        answer = await client.call_tool("get_order_details", {"order_id": next(iter(world.base.ids("orders")))})
+    assert any(tool.output_schema for tool in listed) == output_schemas
+    assert (answer.structured_content is not None) == output_schemas
+    assert json.loads(answer.content[0].text)["status"]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType]
 
 
 def test_sessions_fork_snapshot_restore_and_hash_through_the_control_api(running: Running) -> None:
