@@ -99,6 +99,10 @@ class TasksSection(Section):
     """Seed of the task generator; the same seed gives the same tasks."""
     train: Count = 512
     """Training tasks before the order starts over."""
+    kinds: tuple[str, ...] = ()
+    """Request kinds to draw from, repeat one to weigh it; empty leaves the mix to the server."""
+    difficulty: Count | None = None
+    """Draw tasks of this difficulty only, where the server knows levels; None leaves the mix to the server."""
 
 
 class RolloutSection(Section):

@@ -32,7 +32,10 @@ async def fetch_tasks(stack: Stack, config: Config, split: str, offset: int, cou
     tasks: list[Task] = []
     for start in range(offset, offset + count, _TASKS_A_REQUEST):
         size = min(_TASKS_A_REQUEST, offset + count - start)
-        tasks += await stack.server.tasks(split, seed=config.tasks.seed, offset=start, count=size)
+        drawn = config.tasks
+        tasks += await stack.server.tasks(
+            split, seed=drawn.seed, offset=start, count=size, kinds=drawn.kinds, difficulty=drawn.difficulty
+        )
     return tasks
 
 

@@ -94,12 +94,25 @@ class ToolServer:
     process: Process | None = None
     """Its process; None when it was attached to."""
 
-    async def tasks(self, split: str, *, seed: int = 0, offset: int = 0, count: int = 1) -> list[Task]:
+    async def tasks(
+        self,
+        split: str,
+        *,
+        seed: int = 0,
+        offset: int = 0,
+        count: int = 1,
+        kinds: Sequence[str] = (),
+        difficulty: int | None = None,
+    ) -> list[Task]:
         """Tasks `offset` to `offset + count` of a split; the same arguments give the same tasks.
 
+        `kinds` and `difficulty` narrow what is drawn where the server knows such; empty and None leave it to it.
         Raises ToolServerError where the server refuses or answers with something else than tasks.
         """
-        query = {"split": split, "seed": str(seed), "offset": str(offset), "count": str(count)}
+        query: list[tuple[str, str]] = [("split", split), ("seed", str(seed))]
+        query += [("offset", str(offset)), ("count", str(count)), *(("kind", kind) for kind in kinds)]
+        if difficulty is not None:
+            query.append(("difficulty", str(difficulty)))
         answer = await self.control.request("GET", "/control/tasks", query=query)
         listed = answer.get("tasks")
         if not isinstance(listed, list):
@@ -155,7 +168,7 @@ class ControlApi:
     """Pooled connections."""
 
     async def request(
-        self, method: str, path: str, *, body: object = None, query: Mapping[str, str] | None = None
+        self, method: str, path: str, *, body: object = None, query: Sequence[tuple[str, str]] = ()
     ) -> dict[str, Any]:
         """One call and its JSON answer; a lost connection is tried again, since no call here harms when repeated.
 

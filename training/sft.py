@@ -1,11 +1,13 @@
 """Supervised training of a small network on demonstrations: batches by length, Muon and AdamW, the prefix once a step.
 
-It knows nothing about tool servers, tokenizers or files. Runs for a given time, since that is what is scarce on a CPU.
+It knows nothing about tool servers, tokenizers or files. Runs for a given time, since that is what is scarce on a CPU;
+uses what the machine has: bfloat16 where the CPU has matrix units for it, compiled code where there is a C++ compiler.
 Called by `training.nano.build`.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from training.nano.episodes import Episode
 from training.nano.model import Nano
 
 Ids = NDArray[np.int64]
+Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,10 @@ class SftConfig:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised by five Newton-Schulz steps in float32, matrices of one shape together.
+    """Momentum, orthogonalised by five Newton-Schulz steps, matrices of one shape together.
 
     Keller Jordan, "Muon" (2024), with the scale that makes its steps as large as AdamW's (Liu et al., 2025).
-    torch.optim.Muon works in bfloat16, which is slow on CPUs without matrix units for it.
+    torch.optim.Muon takes matrices one by one and always in bfloat16, which is slow on CPUs without matrix units.
     """
 
     def __init__(self, weights: Sequence[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0) -> None:
@@ -94,13 +97,17 @@ def train_sft(
         Muon(matrices, config.learning_rate, weight_decay=config.weight_decay),
         torch.optim.AdamW(others, config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
+    forward: Forward = network.hidden_after_prefix
+    if shutil.which("g++"):
+        forward = torch.compile(forward, dynamic=True)
     started, step = time.monotonic(), 0
     for batch in _batches(episodes, config, rng):
         done = max((time.monotonic() - started) / (60 * config.minutes), step / config.steps if config.steps else 0.0)
         if done >= 1:
             break
         prefix = _piece(prefix_P, rng) if done < config.short_prefix else prefix_P
-        loss = _loss(network, batch, prefix, 0.2 if done < config.all_tokens else 0.0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=_has_matrix_units()):
+            loss = _loss(network, forward, (batch, prefix), 0.2 if done < config.all_tokens else 0.0)
         loss.backward()
         rate = config.learning_rate * min(1.0, (step + 1) / 40) * min(1.0, max(0.03, (1 - done) / (1 - config.hold)))
         for optimizer in optimizers:
@@ -136,7 +143,13 @@ def teacher_forced(network: Nano, episodes: Sequence[Episode], prefix_P: Ids) ->
     }
 
 
-def _loss(network: Nano, batch: list[Episode], prefix_P: Ids, others: float) -> Tensor:
+def _has_matrix_units() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices in hardware (AMX); elsewhere bfloat16 is slower than float32."""
+    return torch.cpu.get_capabilities().get("amx_bf16", False)
+
+
+def _loss(network: Nano, forward: Forward, shown: tuple[list[Episode], Ids], others: float) -> Tensor:
+    batch, prefix_P = shown
     ids, written = _pad([(row.ids_T, row.mask_T) for row in batch])
     target = written[:, 1:]
     chosen = target
@@ -145,8 +158,8 @@ def _loss(network: Nano, batch: list[Episode], prefix_P: Ids, others: float) -> 
         for row, episode in enumerate(batch):
             real[row, : len(episode.ids_T)] = True
         chosen = target | (real[:, 1:] & (torch.rand(target.shape) < others))
-    _, hidden = network.hidden_after_prefix(torch.from_numpy(prefix_P), ids[:, :-1], chosen)
-    losses = F.cross_entropy(network.logits(hidden), ids[:, 1:][chosen], reduction="none")
+    _, hidden = forward(torch.from_numpy(prefix_P), ids[:, :-1], chosen)
+    losses = F.cross_entropy(network.logits(hidden).float(), ids[:, 1:][chosen], reduction="none")
     ours = target[chosen].float()
     loss = (losses * ours).sum() / ours.sum()
     return loss + 0.3 * (losses * (1 - ours)).sum() / (1 - ours).sum() if others else loss
@@ -189,10 +202,12 @@ def _orthogonal(matrices: Tensor) -> Tensor:
     wide = matrices.shape[-2] <= matrices.shape[-1]
     x = matrices if wide else matrices.mT
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    if _has_matrix_units():
+        x = x.bfloat16()
     for _ in range(5):
         gram = x @ x.mT
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    return x if wide else x.mT
+    return (x if wide else x.mT).float()
 
 
 def parameter_count(network: nn.Module) -> int:

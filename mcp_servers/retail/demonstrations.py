@@ -140,10 +140,11 @@ def converse(base: Base, task: Task, actions: list[Action], *, refuses: bool) ->
 
 def demonstrations(base: Base, given: argparse.Namespace) -> Iterator[Message]:
     """One record a task: `id`, `kind`, `difficulty`, `refusal`, `careless` (it shows a mistake) and `messages`."""
-    kinds, numbers = given.kinds.split(","), range(given.offset, given.offset + given.count)
-    for number in numbers:
-        task = generate_tasks(given.split, given.seed, number, 1, base=base, kinds=kinds)[0]
-        rng = random.Random(f"sloppy-{task['id']}")
+    kinds, levels = given.kinds.split(","), [int(level) for level in given.levels.split(",") if level]
+    for number in range(given.offset, given.offset + given.count):
+        rng = random.Random(f"sloppy-{given.split}-{given.seed}-{number}")
+        level = rng.choice(levels) if levels else None
+        task = generate_tasks(given.split, given.seed, number, 1, base=base, kinds=kinds, difficulty=level)[0]
         mistake = sloppy_actions(task, base) if rng.random() < given.sloppy else None
         right = mistake is None
         actions = expert_actions(task) if mistake is None else mistake
@@ -302,6 +303,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--kinds", default=",".join(KINDS), help="request kinds to draw from, commas between; repeat one to weigh it"
+    )
+    parser.add_argument(
+        "--levels", default="", help="difficulties to draw from, like --kinds; empty draws them as tasks are served"
     )
     parser.add_argument("--play", action="store_true", help="answer commands from standard input instead")
     given = parser.parse_args()

@@ -22,6 +22,8 @@ async def test_a_started_server_lists_opens_grades_and_closes(tmp_path: Path) ->
     async with start_tool_server("retail", tmp_path) as server:
         tasks = await server.tasks("train", seed=1, count=3)
         assert [task.id for task in tasks] == [task.id for task in await server.tasks("train", seed=1, count=3)]
+        narrow = await server.tasks("train", count=6, kinds=("cancel", "return"), difficulty=2)
+        assert ({task.kind for task in narrow}, {task.difficulty for task in narrow}) == ({"cancel", "return"}, {2})
         task = next(task for task in tasks if not task.is_refusal)
         session = await server.open_session(task)
         async with Client(session.door.url) as client:

@@ -25,12 +25,14 @@ from training.sft import Ids, SftConfig, parameter_count, teacher_forced, train_
 VOCABULARY = 2688
 KINDS = "cancel,return,exchange,modify_items,order_address,payment,refuse,refuse"
 """Request kinds of the careful phase; refusals have seven reasons and count twice."""
+LEVELS = "1,1,1,1,1,1,2,2,2,3"
+"""Difficulties of the careful phase."""
 
 
 def build_careful(out: Path, minutes: float, seed: int, count: int) -> None:
     """Tokenizer and network from nothing, trained on experts' conversations: the ceiling, not what ships."""
     torch.manual_seed(seed)
-    shown = demonstrate("train", count, seed, kinds=KINDS, bases=7)
+    shown = demonstrate("train", count, seed, bases=7, kinds=KINDS, levels=LEVELS)
     names = [tool["function"]["name"] for tool in shown.tools]
     tokenizer = build_tokenizer(
         plain_texts(shown, shown.records[:: max(1, len(shown.records) // 4000)]), names, VOCABULARY, read_template()

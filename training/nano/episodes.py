@@ -49,11 +49,10 @@ class Episode:
     """Number of tokens up to the end of the last tool call, or of the refusal: what success depends on."""
 
 
-def demonstrate(
-    split: str, count: int, seed: int, *, sloppy: float = 0.0, kinds: str = "", bases: int = 1
-) -> Demonstrations:
+def demonstrate(split: str, count: int, seed: int, *, bases: int = 1, **options: str | float) -> Demonstrations:
     """About `count` conversations of a split and seed; half of them in the world that tasks are served from, the
-    others in `bases - 1` worlds with other identifiers, so that these are read and not remembered.
+    others in `bases - 1` worlds with other identifiers, so that these are read and not remembered. `options` are more
+    of the command's: `sloppy`, `kinds`, `levels`.
 
     Raises RuntimeError with the command's own words when it fails.
     """
@@ -62,7 +61,7 @@ def demonstrate(
     records: list[dict[str, Any]] = []
     header: dict[str, Any] = {}
     with ThreadPoolExecutor(2) as pool:
-        for out in pool.map(lambda part: _run(split, part, seed, sloppy, kinds), plan):
+        for out in pool.map(lambda part: _run({"split": split, "seed": seed, **options}, part), plan):
             first, *lines = out.splitlines()
             header = json.loads(first)
             records += [json.loads(line) for line in lines]
@@ -113,10 +112,9 @@ def plain_texts(demos: Demonstrations, records: Sequence[dict[str, Any]]) -> lis
     return texts
 
 
-def _run(split: str, part: tuple[int, int], seed: int, sloppy: float, kinds: str) -> str:
+def _run(options: dict[str, str | float], part: tuple[int, int]) -> str:
     base, count = part
-    given = {"split": split, "base": base, "count": count, "seed": seed, "sloppy": sloppy}
-    argv = [*COMMAND, *(f"--{name}={value}" for name, value in given.items()), *([f"--kinds={kinds}"] if kinds else [])]
+    argv = [*COMMAND, *(f"--{name}={value}" for name, value in {**options, "base": base, "count": count}.items())]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(
