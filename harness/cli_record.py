@@ -16,7 +16,7 @@ from rich.text import Text
 from harness.cli_options import RunArgument, out
 from harness.config_source import read_environment, reference
 from harness.doctor import Finding, Level, examine
-from harness.report import terminal_table, write_report
+from harness.report import terminal_tables, write_report
 from harness.results_table import write_results
 from harness.show import find_rollout, open_store, rollout_table, trajectory_view
 from traces.store import Store
@@ -120,7 +120,7 @@ def report(
     for run in runs:
         path = write_report(run)
         if into is None:
-            out.print(terminal_table(run))
+            out.print(*terminal_tables(run), sep="\n")
         out.print(f"report {path}")
     if into is not None:
         write_results(into, runs)

@@ -40,7 +40,7 @@ from harness.config import Config
 from harness.config_source import load_config, to_toml, write_config
 from harness.errors import ConfigError
 from harness.live import show_progress
-from harness.report import terminal_table, write_report
+from harness.report import terminal_tables, write_report
 from harness.show import trajectory_view
 from harness.standalone import Selection, evaluate_version, run_rollouts, serve_one_rollout
 from harness.task import AgentTask
@@ -77,7 +77,7 @@ def train(
         out.print(text, markup=False, highlight=False, soft_wrap=True)
         return
     resolved = with_free_name(resolved) if resume is None else resolved
-    raise typer.Exit(load_command("train")(resolved, resume=resume is not None))
+    raise typer.Exit(load_command("train")(resolved))
 
 
 def load_command(name: str) -> Callable[..., int]:
@@ -187,7 +187,7 @@ def evaluate(
     with show_progress(f"harness eval · {folder}") as display:
         asyncio.run(evaluate_version(resolved, folder, version, label=label, display=display))
     report = write_report(folder)
-    out.print(terminal_table(folder))
+    out.print(*terminal_tables(folder), sep="\n")
     out.print(f"report {report}")
 
 

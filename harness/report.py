@@ -222,18 +222,18 @@ def summary_numbers(facts: RunFacts) -> dict[str, float]:
     return numbers
 
 
-def terminal_table(run_dir: Path) -> Table:
-    """The success table and the run's rows for the terminal."""
+def terminal_tables(run_dir: Path) -> list[Table]:
+    """The success table and the run's facts for the terminal."""
     facts = read_run(run_dir)
-    table = Table(title=f"Run {facts.name}: held-out success, 95 % intervals", title_justify="left")
+    success = Table(title=f"Run {facts.name}: held-out success, 95 % intervals", title_justify="left")
     for title in ("", *COLUMNS):
-        table.add_column(title, justify="left" if not title else "right")
+        success.add_column(title, justify="left" if not title else "right")
     for row in success_rows(facts):
-        table.add_row(*(cell.replace("**", "") for cell in row))
-    table.add_section()
+        success.add_row(*(cell.replace("**", "") for cell in row))
+    run = Table(show_header=False)
     for name, value in [*run_rows(facts), *first_step_rows([facts])]:
-        table.add_row(name, value)
-    return table
+        run.add_row(name, value)
+    return [success, run]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

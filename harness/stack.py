@@ -50,15 +50,33 @@ class Stack:
     processes: tuple[Process, ...]
     """Every child that must stay alive; none for parts that were attached to."""
 
-    async def watch(self, *others: Process) -> Process:
-        """Wait until any of our processes, or of `others`, ends; returns that one."""
-        waits = {asyncio.create_task(process.wait()): process for process in (*self.processes, *others)}
+    async def watch(self) -> Process:
+        """Wait until any of our processes ends; returns that one."""
+        waits = {asyncio.create_task(process.wait()): process for process in self.processes}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
         return waits[next(iter(done))]
+
+    @contextlib.asynccontextmanager
+    async def ended_by_a_dead_part(self, fix: str) -> AsyncGenerator[None]:
+        """Cancel the block when a part ends, and raise that part's ProcessError in place of the cancellation."""
+        owner = asyncio.current_task()
+        assert owner is not None
+        watching = asyncio.create_task(self.watch())
+        watching.add_done_callback(lambda watch: None if watch.cancelled() else owner.cancel())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if watching.done() and not watching.cancelled():
+                owner.uncancel()
+                process = watching.result()
+                raise process.error(f"it ended with code {process.returncode}", fix) from None
+            raise
+        finally:
+            watching.cancel()
 
     def world(self, config: Config, store: Store, temperature: float) -> World:
         """What rollouts of this configuration run in, sampled at `temperature`."""

@@ -75,27 +75,8 @@ async def open_run(config: Config, run_dir: Path, version: int | None = None) ->
             if record is not None and record.adapter_path is not None:
                 await stack.engine.load_adapter(record.model, Path(record.adapter_path))
                 policy = Policy(record.model, record.version, record.adapter_path)
-            async with ended_by_a_dead_part(stack):
+            async with stack.ended_by_a_dead_part("read its log, then try again"):
                 yield Opened(stack, store, policy)
-
-
-@contextlib.asynccontextmanager
-async def ended_by_a_dead_part(stack: Stack) -> AsyncGenerator[None]:
-    """Cancel the block when a part of the stack ends, and raise that part's error in place of the cancellation."""
-    owner = asyncio.current_task()
-    assert owner is not None
-    watching = asyncio.create_task(stack.watch())
-    watching.add_done_callback(lambda watch: None if watch.cancelled() else owner.cancel())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if watching.done() and not watching.cancelled():
-            owner.uncancel()
-            process = watching.result()
-            raise process.error(f"it ended with code {process.returncode}", "read its log, then try again") from None
-        raise
-    finally:
-        watching.cancel()
 
 
 async def run_rollouts(

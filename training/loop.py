@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 
@@ -25,7 +25,7 @@ from harness.measure import Measurement
 from harness.outcomes import Outcome
 from harness.policy import Policy
 from harness.process import Process, ProcessSpec, start_process
-from harness.report import terminal_table, write_report
+from harness.report import terminal_tables, write_report
 from harness.run_facts import AFTER, BEFORE, record_phase
 from harness.scoring.scorer import open_scorer
 from harness.stack import LOGS_FOLDER, STORE_FILE, Stack, model_folder, start_stack
@@ -35,19 +35,18 @@ from training.groups import GroupMaker, GroupSource
 from training.rollouts import rewind
 
 CONFIG_FILE = "config.toml"
-T = TypeVar("T")
 
 
-def command(config: Config, *, resume: bool) -> int:
+def command(config: Config) -> int:
     """Run or resume `harness train`; the exit code. Raises HarnessError or StoreError for what a person can mend."""
     load_agent(config.agent.spec)  # a missing agent is told before anything is started or written
     folder = Path(config.run.folder) / config.run.name
     write_config(config, folder / CONFIG_FILE, f"harness train --resume {folder}")
     with show_progress(f"harness train · {folder}") as display:
-        asyncio.run(Training(config, folder, display).run(resume=resume))
+        asyncio.run(Training(config, folder, display).run())
     report = write_report(folder)
     console = Console()
-    console.print(terminal_table(folder))
+    console.print(*terminal_tables(folder), sep="\n")
     console.print(f"report    {report}\ncurve     {folder / 'reward.png'}\nadapters  {folder / 'adapters'}")
     console.print(f"look at a rollout: harness show {folder}\nevaluate again:    harness eval {folder}")
     return 0
@@ -64,7 +63,7 @@ class Training:
         self._passed: list[bool] = []
         self._endings: dict[str, int] = {}
 
-    async def run(self, *, resume: bool) -> None:
+    async def run(self) -> None:
         """Everything from the start of the engine to the last evaluation; what is done already is not done again."""
         run_id = self._config.run.name
         self._store.abandon_open_rollouts(run_id)
@@ -73,7 +72,8 @@ class Training:
             slots = self._config.training.max_staleness + 2
             stack = await self._stack(slots)
         try:
-            await self._guarded(stack, self._phases(stack, resume))
+            async with stack.ended_by_a_dead_part(self._fix()):
+                await self._phases(stack)
         finally:
             await self._parts.aclose()
             self._store.close()
@@ -82,7 +82,7 @@ class Training:
         self._parts = contextlib.AsyncExitStack()
         return await self._parts.enter_async_context(start_stack(self._config, self._folder, adapter_slots=slots))
 
-    async def _phases(self, stack: Stack, resume: bool) -> None:
+    async def _phases(self, stack: Stack) -> None:
         config = self._config
         trainer = trainer_config(config, model_folder(config.model.name), stack.engine.url, stack.engine.model_name)
         measurement = Measurement(config, stack, self._store, self._folder)
@@ -145,24 +145,12 @@ class Training:
         record = self._store.latest_policy(self._config.run.name)
         return Policy("base") if record is None else Policy(record.model, record.version, record.adapter_path)
 
-    async def _guarded(self, stack: Stack, work: Coroutine[Any, Any, T]) -> T:
-        """The work's result, unless a part of the stack ends first: then the work is cancelled and that part named."""
-        working = asyncio.create_task(work)
-        watching = asyncio.create_task(stack.watch())
-        try:
-            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise self._stopped(watching.result())
-            return working.result()
-        finally:
-            for task in (working, watching):
-                task.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
-
     def _stopped(self, process: Process) -> TrainingError:
         ended = process.error(f"it ended with code {process.returncode}", "")
-        fix = f"nothing that ended is lost; read the log, then: harness train --resume {self._folder}"
-        return TrainingError(f"train in {self._folder}", f"{process.spec.name}: {ended.found}", fix)
+        return TrainingError(f"train in {self._folder}", f"{process.spec.name}: {ended.found}", self._fix())
+
+    def _fix(self) -> str:
+        return f"nothing that ended is lost; read the log, then: harness train --resume {self._folder}"
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Generator[None]:

@@ -12,7 +12,7 @@ from harness.errors import HarnessError
 from harness.evaluate import save_evaluation
 from harness.outcomes import Evaluation, EvaluationSpec, Outcome
 from harness.plots import smoothed
-from harness.report import summary_numbers, terminal_table, write_report
+from harness.report import summary_numbers, terminal_tables, write_report
 from harness.results_table import END_MARK, START_MARK, write_results
 from harness.run_facts import read_run, record_phase
 from traces.records import RolloutRecord
@@ -121,7 +121,7 @@ def test_numbers_for_dashboards_are_those_of_the_report(tmp_path: Path) -> None:
 
 def test_terminal_table_shows_the_same_numbers_as_the_report(tmp_path: Path) -> None:
     console = Console(width=240, record=True, file=(tmp_path / "out.txt").open("w", encoding="utf-8"))
-    console.print(terminal_table(make_run(tmp_path / "demo", seed=1)))
+    console.print(*terminal_tables(make_run(tmp_path / "demo", seed=1)))
     text = console.export_text()
     assert "30.0 % [21.9, 39.6]" in text
     assert "false forks" in text
