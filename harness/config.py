@@ -182,6 +182,8 @@ class TrainingSection(Section):
     """What weighs the same in a step's loss: every trained token, or every trajectory however long."""
     max_staleness: NotNegative = 1
     """Versions a row may be behind when it is trained on."""
+    steps_ahead: NotNegative = 1
+    """Steps for which rows are made while the trainer works; 0 alternates, for machines where both want the same cores."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the trainer."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -266,5 +268,10 @@ class Config(Section):
             raise ValueError(
                 f"training.batch_rows = {self.training.batch_rows} holds no group of training.group_size = "
                 f"{self.training.group_size}"
+            )
+        if self.training.steps_ahead > self.training.max_staleness:
+            raise ValueError(
+                f"training.steps_ahead = {self.training.steps_ahead} makes rows that training.max_staleness = "
+                f"{self.training.max_staleness} throws away"
             )
         return self

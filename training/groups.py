@@ -67,7 +67,7 @@ class GroupMaker:
         """Keep the trainer supplied. Raises what a broken program raises; a group that can't be judged is replaced."""
         run_id = self._config.run.name
         self._follow_policy()
-        pace = Pace(self._trainer, self._policy.version)
+        pace = Pace(self._trainer, self._policy.version, self._trainer.training.steps_ahead)
         pace.closed(
             group_rows(self._store.group(record.group_id), self._trainer.rules)
             for record in self._store.unconsumed_groups(run_id)
