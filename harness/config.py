@@ -92,6 +92,25 @@ class AgentSection(Section):
     """Time one rollout may take from start to answer."""
 
 
+class UserSection(Section):
+    """The user that an agent talks with while it works on a task."""
+
+    kind: Literal["none", "scripted", "llm"] = "none"
+    """`none`: all is in the first message; `scripted` answers by rule; `llm` is played by a model."""
+    model: str | None = None
+    """LiteLLM model string for `llm`. Its key comes from the environment."""
+    api_base: str | None = None
+    """Address of an OpenAI-compatible endpoint; None for the provider's own."""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    """Sampling temperature of the model; None leaves it to the provider."""
+    concurrency: Count = 16
+    """Model calls under way at once."""
+    timeout_s: Seconds = 60.0
+    """Time one model call has."""
+    messages: Count = 16
+    """Messages an agent may send before the user leaves."""
+
+
 class TasksSection(Section):
     """Which tasks the run draws; the server makes them from the seed."""
 
@@ -149,6 +168,10 @@ class JudgeSection(Section):
     """Judge calls under way at once."""
     timeout_s: Seconds = 120.0
     """Time one judge call has."""
+    votes: Count = 1
+    """Independent orders in which `ruler` has a group judged; their scores are averaged."""
+    give_up_after: Count = 8
+    """Groups in a row that the judge may leave unscored before the run stops."""
 
 
 class TrainingSection(Section):
@@ -243,6 +266,8 @@ class Config(Section):
     """The tool server."""
     agent: AgentSection = AgentSection()
     """The agent under training."""
+    user: UserSection = UserSection()
+    """Whom the agent talks with."""
     tasks: TasksSection = TasksSection()
     """The tasks drawn."""
     rollout: RolloutSection = RolloutSection()
@@ -262,6 +287,8 @@ class Config(Section):
     def _parts_fit(self) -> Self:
         if self.reward.kind != "checks" and self.judge.model is None:
             raise ValueError(f"reward.kind = {self.reward.kind!r} needs judge.model (flag --judge)")
+        if self.user.kind == "llm" and self.user.model is None:
+            raise ValueError("user.kind = 'llm' needs user.model")
         if (self.tools.url is None) != (self.tools.control_url is None):
             raise ValueError("tools.url and tools.control_url go together")
         if self.training.batch_rows < self.training.group_size:

@@ -47,6 +47,10 @@ class JudgeError(HarnessError):
     """The judge: not configured, not reachable, or not to be understood."""
 
 
+class SimulatorError(HarnessError):
+    """The simulated user: nothing to play it from, not reachable, or not to be used."""
+
+
 class TrainingError(HarnessError):
     """The trainer: died, or can't go on from what it found."""
 
@@ -58,6 +62,7 @@ __all__ = [
     "GatewayError",
     "HarnessError",
     "JudgeError",
+    "SimulatorError",
     "StoreError",
     "ToolServerError",
     "TrainingError",

@@ -58,6 +58,8 @@ class Task:
     """What the grader compares with; opaque to us, never shown to an agent."""
     is_refusal: bool = False
     """True when the right thing is to change nothing."""
+    user: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What a simulated user knows and wants (user.py); empty where the server says nothing; never shown to an agent."""
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     """Whatever else the server wants back; never shown to an agent."""
 
