@@ -20,6 +20,9 @@ from traces.trajectory import Group, Trajectory
 SPREAD_MIN = 1e-6
 """Groups whose scores deviate by less teach nothing: every advantage would be 0."""
 
+ENDS_CALL = "ends_call"
+"""Metric of a group that marks it as the last of a `train` call; written by harness/api."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
@@ -69,6 +72,8 @@ class GroupRows:
     """Rollouts left out because a failure of ours ended them (law 4)."""
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     """Rows left out, by reason: those of `traces.tokens.cut_rows`, and `too_long`."""
+    ends_call: bool = False
+    """True for the last group that one `train` call of the Python API handed in."""
 
     @property
     def has_spread(self) -> bool:
@@ -113,7 +118,8 @@ def group_rows(group: Group, rules: BatchRules) -> GroupRows:
     if has_spread(rewards_G):
         for (trajectory, _), advantage in zip(counted, advantages(rewards_G), strict=True):
             made += _trajectory_rows(trajectory, float(advantage), group.seq or 0, rules, dropped)
-    return GroupRows(group.group_id, tuple(made), rewards_G, infrastructure, dict(dropped))
+    ends_call = bool(group.metrics.get(ENDS_CALL))
+    return GroupRows(group.group_id, tuple(made), rewards_G, infrastructure, dict(dropped), ends_call)
 
 
 def plan_batch(pending: Iterable[GroupRows], version: int, rules: BatchRules) -> Batch | None:
@@ -123,14 +129,37 @@ def plan_batch(pending: Iterable[GroupRows], version: int, rules: BatchRules) ->
     whenever: a resumed run repeats its steps exactly.
     """
     taken: list[GroupRows] = []
-    fresh: list[BatchRow] = []
+    rows = 0
     for group in pending:
         taken.append(group)
-        fresh += [row for row in group.rows if version - row.version <= rules.max_staleness]
-        if len(fresh) >= rules.rows:
-            advantages_B = tuple(weighted_advantages(fresh, rules.loss_weight))
-            return Batch(tuple(g.group_id for g in taken), tuple(fresh), advantages_B, _metrics(taken, fresh, version))
+        rows += len(_fresh(group, version, rules))
+        if rows >= rules.rows:
+            return _batch(taken, version, rules)
     return None
+
+
+def plan_call(pending: Iterable[GroupRows], version: int, rules: BatchRules) -> Batch | None:
+    """The groups of the next `train` call as one batch, however many rows they have; None until all are closed.
+
+    The batch has no rows where they teach nothing. Groups of a call that a kill cut short go with the next call.
+    """
+    taken: list[GroupRows] = []
+    for group in pending:
+        taken.append(group)
+        if group.ends_call:
+            return _batch(taken, version, rules)
+    return None
+
+
+def _fresh(group: GroupRows, version: int, rules: BatchRules) -> list[BatchRow]:
+    return [row for row in group.rows if version - row.version <= rules.max_staleness]
+
+
+def _batch(taken: Sequence[GroupRows], version: int, rules: BatchRules) -> Batch:
+    fresh = [row for group in taken for row in _fresh(group, version, rules)]
+    advantages_B = tuple(weighted_advantages(fresh, rules.loss_weight)) if fresh else ()
+    metrics = _metrics(taken, fresh, version) if fresh else {}
+    return Batch(tuple(group.group_id for group in taken), tuple(fresh), advantages_B, metrics)
 
 
 def weighted_advantages(rows_B: Sequence[BatchRow], loss_weight: str) -> list[float]:

@@ -41,6 +41,8 @@ class TrainerConfig(Section):
     """Score that is the reward, by name; None takes the newest of each rollout."""
     threads: int | None = None
     """Threads torch computes with on a CPU; None leaves it to torch."""
+    by_call: bool = False
+    """True where a step is what one `train` call of the Python API hands in, not as many rows as `batch_rows`."""
     training: TrainingSection = TrainingSection()
     """How the adapter learns."""
     wandb: WandbSection = WandbSection()

@@ -7,6 +7,7 @@ step trains on depends only on the store and the version: that is what makes a r
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import time
@@ -16,7 +17,7 @@ from typing import Any
 from harness.errors import TrainingError
 from traces.records import CheckpointRecord
 from traces.store import Store
-from training.batch import Batch, BatchRow, GroupRows, group_rows, plan_batch
+from training.batch import Batch, BatchRow, GroupRows, group_rows, plan_batch, plan_call
 from training.config import TrainerConfig
 
 _POLL_S = 0.1
@@ -77,18 +78,30 @@ class StoreRollouts:
 
         Raises TrainingError where the main process has ended or the group time-out is over.
         """
-        step = self._version + 1
         asked_at = self._last_arrival = time.monotonic()
-        while (batch := plan_batch(self._pending(), self._version, self._config.rules)) is None:
-            self.check_health(self._config.training.group_timeout_s)
-            time.sleep(_POLL_S)
-        self._store.consume(self._config.run_id, batch.group_ids, step)
-        for group_id in batch.group_ids:
-            self._rows.pop(group_id, None)
+        while not (batch := self._wait_for_batch()).rows:
+            # Nothing to learn from this call: used up by the step that stands.
+            self._consume(batch, self._version)
+        self._consume(batch, self._version + 1)
         self.metrics_queue.put({**batch.metrics, "perf/group_wait_s": time.monotonic() - asked_at})
         for row, advantage in zip(batch.rows, batch.advantages_B, strict=True):
             self.rollout_buffer.put(self._make_sample(row, advantage))
         return batch
+
+    def _wait_for_batch(self) -> Batch:
+        by_call = self._config.by_call
+        plan = plan_call if by_call else plan_batch
+        # Between two calls a person may think as long as they like.
+        stale_after_s = math.inf if by_call else self._config.training.group_timeout_s
+        while (batch := plan(self._pending(), self._version, self._config.rules)) is None:
+            self.check_health(stale_after_s)
+            time.sleep(_POLL_S)
+        return batch
+
+    def _consume(self, batch: Batch, step: int) -> None:
+        self._store.consume(self._config.run_id, batch.group_ids, step)
+        for group_id in batch.group_ids:
+            self._rows.pop(group_id, None)
 
     def _pending(self) -> Iterator[GroupRows]:
         for record in self._store.unconsumed_groups(self._config.run_id):

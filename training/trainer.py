@@ -156,6 +156,18 @@ class GroupTrainer(AsyncGRPOTrainer):
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.optimizer is None or self.lr_scheduler is None or checkpoint is None:
+            return
+        # The checkpoint brings its own learning rate along, but the configuration says what holds from now on.
+        scheduler: Any = self.lr_scheduler
+        scheduler.base_lrs = [self.args.learning_rate for _ in scheduler.base_lrs]
+        for group, base, factor in zip(
+            self.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
+        ):
+            group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
+
     def floating_point_ops(self, inputs: Any) -> int:
         """Not estimated: the base class expects one flat batch."""
         return 0
@@ -296,15 +308,19 @@ def main() -> int:
     """Train the run named on the command line; 1 and a message where that is not possible."""
     parser = argparse.ArgumentParser(prog="python -m training.trainer", description="Train one run from its store.")
     parser.add_argument("--run", type=Path, required=True, help="run folder with trainer.json and traces.db")
-    arguments = parser.parse_args()
+    return train_and_tell(parser.parse_args().run)
+
+
+def train_and_tell(run_dir: Path) -> int:
+    """Train the run; 0, or 1 and a message on standard error where that is not possible."""
     try:
-        train(arguments.run)
+        train(run_dir)
     except (HarnessError, StoreError) as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
         fix = "check the model's folder, free space and rights, then `harness train --resume` the run"
-        print(TrainingError(f"train the run in {arguments.run}", str(error), fix), file=sys.stderr)
+        print(TrainingError(f"train the run in {run_dir}", str(error), fix), file=sys.stderr)
         return 1
     return 0
 

@@ -12,7 +12,7 @@ from training.nano.export import export_policy, load_policy
 from training.nano.induction import write_induction
 from training.nano.model import Nano, NanoConfig
 from training.nano.play import Decoder
-from training.sft import Episode, Muon, SftConfig, train_sft
+from training.nano.sft import Episode, Muon, SftConfig, train_sft
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "training" / "nano" / "weights"
 

@@ -19,8 +19,8 @@ from training.nano.episodes import Demonstrations, Episode, demonstrate, encode_
 from training.nano.export import export_policy, load_policy
 from training.nano.induction import write_induction
 from training.nano.model import Nano, NanoConfig
+from training.nano.sft import Ids, SftConfig, parameter_count, teacher_forced, train_sft
 from training.nano.tokenizer import build_tokenizer, read_template
-from training.sft import Ids, SftConfig, parameter_count, teacher_forced, train_sft
 
 VOCABULARY = 2688
 KINDS = "cancel,return,exchange,modify_items,order_address,payment,refuse,refuse"

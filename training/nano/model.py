@@ -3,7 +3,7 @@
 Episodes of one batch share a long prefix (system prompt and tools); it is computed once and its keys and values are
 lent to every episode, which is what makes training on a CPU affordable.
 It knows nothing about tokenizers, tasks or optimizers.
-Called by `training.sft` (loss), `training.nano.sampler` (generation) and `training.nano.export` (Hugging Face files).
+Called by `training.nano.sft` (loss), `training.nano.play` (generation) and `training.nano.export` (Hugging Face files).
 """
 
 from __future__ import annotations
