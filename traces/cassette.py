@@ -1,14 +1,16 @@
 """Recorded tool results, matched and played back: what a task's tools answered once, they answer again.
 
-It knows nothing about MCP, HTTP or who plays it: pure. `record_cassette` makes one from a trajectory, a cassette
-server answers tool calls with a `Player`, and decides itself what to do about a call that is not on record.
+It knows nothing about MCP, HTTP or who plays it: pure. `record_cassettes` makes them from trajectories, the cassette
+server (harness/cassettes/) answers tool calls with a `Player`, and decides itself what to do about a call that is not
+on record.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +19,9 @@ from traces.trajectory import Trajectory
 
 FORMAT = 1
 """Version of the file form."""
+_READS = re.compile(
+    r"^(get|read|find|list|search|query|fetch|look|check|show|view|describe|count|calc|think|browse|retrieve|is|has)"
+)
 
 
 class Match(StrEnum):
@@ -60,6 +65,14 @@ class Cassette:
     """Tool definitions in OpenAI chat form, as the model saw them."""
     calls: list[RecordedCall] = field(default_factory=list[RecordedCall])
     """In the order in which they were made; of several trajectories one after the other."""
+    expected: list[RecordedCall] | None = None
+    """State-changing calls of the best recording, which a good agent makes too; None where no recording was good."""
+    kind: str = ""
+    """Request kind of the recorded task."""
+    split: str = ""
+    """Split of the recorded task; empty where the source knows none."""
+    task: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The task as its server stated it, for asking that server what is not on record; empty where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +89,10 @@ class Played:
 
 def record_cassette(trajectory: Trajectory) -> Cassette:
     """The cassette of one trajectory; raises ValueError where it holds no user message."""
-    messages = trajectory.turns[0].input_messages if trajectory.turns else []
-    users = [message for message in messages if message.get("role") == "user"]
+    users = _users(trajectory)
     if not users:
         raise ValueError(f"record a cassette of rollout {trajectory.rollout_id!r}: it holds no user message")
+    messages = trajectory.turns[0].input_messages
     system = [message for message in messages if message.get("role") in ("system", "developer")]
     return Cassette(
         task_id=trajectory.task_id,
@@ -93,6 +106,58 @@ def record_cassette(trajectory: Trajectory) -> Cassette:
     )
 
 
+def _users(trajectory: Trajectory) -> list[dict[str, Any]]:
+    messages = trajectory.turns[0].input_messages if trajectory.turns else []
+    return [message for message in messages if message.get("role") == "user"]
+
+
+def is_write_by_name(name: str) -> bool:
+    """Whether a tool changes state, guessed by its name: all do but those that begin with get, find, list and the like.
+
+    A recording doesn't say; name the tools (`harness traces cassettes --write`) where the guess is wrong.
+    """
+    return _READS.match(name.rpartition("__")[2].lower()) is None
+
+
+def record_cassettes(
+    trajectories: Iterable[Trajectory],
+    tasks: Mapping[str, Mapping[str, Any]],
+    is_write: Callable[[str], bool] = is_write_by_name,
+) -> list[Cassette]:
+    """One cassette a task, of all its recordings; `tasks` are stored tasks by rollout id, `is_write` tells tools apart.
+
+    What is expected comes from the recording with the highest score, unless that is 0 or less; recordings without
+    scores are taken to be good ones. Recordings without a user message are left out.
+    """
+    of_task: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if _users(trajectory):
+            of_task.setdefault(trajectory.task_id, []).append(trajectory)
+    made: list[Cassette] = []
+    for recordings in of_task.values():
+        best = max(recordings, key=_goodness)
+        merged = merge_cassettes([record_cassette(one) for one in (best, *(r for r in recordings if r is not best))])
+        task = dict(tasks.get(best.rollout_id) or {})
+        expected = _effects(best, is_write) if _goodness(best) > 0 else None
+        made.append(replace(merged, expected=expected, kind=best.kind, split=best.split, task=task))
+    return made
+
+
+def _goodness(trajectory: Trajectory) -> float:
+    score = trajectory.score()
+    return 1.0 if score is None else score.value
+
+
+def _effects(trajectory: Trajectory, is_write: Callable[[str], bool]) -> list[RecordedCall]:
+    calls = record_cassette(trajectory).calls
+    return [call for call in calls if is_write(call.name) and not call.is_error]
+
+
+def is_same_call(name: str, arguments: str, recorded: RecordedCall) -> bool:
+    """Whether a call is the recorded one but for what `Match.NORMALISED` makes no difference of."""
+    return _key(Match.NORMALISED, name, arguments) == _key(Match.NORMALISED, recorded.name, recorded.arguments)
+
+
 def merge_cassettes(cassettes: Sequence[Cassette]) -> Cassette:
     """One cassette of several recordings of one task: more roads through it are on record.
 
@@ -101,7 +166,10 @@ def merge_cassettes(cassettes: Sequence[Cassette]) -> Cassette:
     tasks = {cassette.task_id for cassette in cassettes}
     if len(tasks) != 1:
         raise ValueError(f"merge {len(cassettes)} cassettes: they are of the tasks {sorted(tasks)}, not of one")
-    tools = {json.dumps(tool, sort_keys=True): tool for cassette in cassettes for tool in cassette.tools}
+    # One definition a name: recordings of several agents may describe the same tool otherwise.
+    tools: dict[str, dict[str, Any]] = {}
+    for tool in (tool for cassette in cassettes for tool in cassette.tools):
+        tools.setdefault(str(tool.get("function", {}).get("name")), tool)
     first = cassettes[0]
     return Cassette(
         task_id=first.task_id,
@@ -201,6 +269,8 @@ def load_cassettes(path: Path) -> list[Cassette]:
             values = json.loads(line)
             found = values.pop("format")
             values["calls"] = [RecordedCall(**call) for call in values["calls"]]
+            if values.get("expected") is not None:
+                values["expected"] = [RecordedCall(**call) for call in values["expected"]]
             cassettes.append(Cassette(**values))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CassetteError(f"read {path}: line {number} is no cassette ({error})") from error

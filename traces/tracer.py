@@ -1,15 +1,21 @@
 """The one file that imports the OpenTelemetry SDK: real OTel spans into our store, and our spans out over OTLP.
 
 It knows nothing about rollouts or gateways. Agents in this process and servers of ours that speak OTel trace through
-`make_provider`; `harness show --otlp` and the end of a run send stored rollouts to any backend through `export_otlp`.
+`make_provider`; `harness show --otlp` sends stored rollouts to any backend through `export_otlp`, and `harness traces
+export` writes them into a file.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
@@ -29,6 +35,7 @@ from traces.store import Store
 TRACES_PATH = "/v1/traces"
 SERVICE = "harness"
 _BATCH = 256
+_ID_FIELDS = frozenset({"traceId", "spanId", "parentSpanId"})
 _STATUS = {SpanStatus.UNSET: StatusCode.UNSET, SpanStatus.OK: StatusCode.OK, SpanStatus.ERROR: StatusCode.ERROR}
 
 
@@ -89,6 +96,31 @@ def export_otlp(
     finally:
         exporter.shutdown()
     return sent
+
+
+def write_otlp_file(store: Store, path: Path, rollout_ids: Iterable[str]) -> int:
+    """Write the spans of these rollouts as OTLP JSON, one object a rollout and line; how many spans.
+
+    The form of the Collector's file exporter: any OTLP tool reads it, and `harness traces import` does.
+    """
+    written = 0
+    with path.open("w", encoding="utf-8") as lines:
+        for rollout_id in rollout_ids:
+            spans = [to_otel(span) for span in with_scores(store, rollout_id)]
+            request = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
+            lines.write(json.dumps(_hex_ids(request)) + "\n")
+            written += len(spans)
+    return written
+
+
+def _hex_ids(value: Any) -> Any:
+    """Protobuf's JSON writes ids in base64, OTLP's in hex."""
+    if isinstance(value, dict):
+        return {
+            key: base64.b64decode(item).hex() if key in _ID_FIELDS else _hex_ids(item)
+            for key, item in cast("dict[str, Any]", value).items()
+        }
+    return [_hex_ids(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def with_scores(store: Store, rollout_id: str) -> list[Span]:

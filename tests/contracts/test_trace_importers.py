@@ -13,7 +13,7 @@ from tests.flows.recorded import close_group, model_span
 from traces.cassette import Player, record_cassette
 from traces.importers import READERS
 from traces.importers.gather import append_imported, gather
-from traces.importers.phoenix import PhoenixError
+from traces.importers.rows import ExportError
 from traces.otlp import OtlpError
 from traces.store import Store
 from traces.tokens import cut_rows
@@ -117,7 +117,7 @@ def test_a_trace_without_model_calls_is_no_rollout(tmp_path: Path) -> None:
 def test_a_file_that_is_no_phoenix_export_is_refused_in_words(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
-    with pytest.raises(PhoenixError, match=r"x\.json"):
+    with pytest.raises(ExportError, match=r"x\.json"):
         list(READERS["phoenix"](path))
 
 
