@@ -92,10 +92,17 @@ class Answerer:
     async def prepare(self, call: Call) -> Prepared:
         """The prompt, and what the engine is asked; raises EngineFailure or EngineRefusal."""
         rollout, reading = call.turns.rollout, call.reading
-        asked = Asked(reading, call.request.constraints)
+        asked = Asked(reading, call.request.constraints, call.request.is_text)
         prompt = await self._prompts.make(rollout.model, asked, call.turns.continued(reading.conversation))
         policy = Policy(rollout.model, rollout.sampling, call.turns.tokens_left())
         return Prepared(call, prompt, engine_body(policy, call.request, reading, prompt))
+
+    async def count_prompt(self, call: Call) -> int:
+        """How many tokens the call's prompt has; nothing is sampled. Raises EngineFailure or EngineRefusal."""
+        await self._gate.passed()
+        asked = Asked(call.reading, call.request.constraints)
+        continued = call.turns.continued(call.reading.conversation)
+        return await self._prompts.count(call.turns.rollout.model, asked, continued)
 
     @asynccontextmanager
     async def admitted(self, call: Call) -> AsyncGenerator[None]:
@@ -153,6 +160,7 @@ class Answerer:
         except Exception as error:
             call.turns.rollout.fail(Ending.GATEWAY_ERROR, f"an answer could not be recorded: {error}")
             raise
+        call.dialect.remember(call.turns.record, call.request, answered.answer)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
     /r/<key>/v1/…   the model door of the rollout with that key     (model.py)
     /r/<key>/mcp    its tool door                                   (tools.py)
+    /v1/…           the model door for clients with a fixed path; the key comes as bearer or `x-api-key`
     /admin/…        open, seal, policy, pause, resume; admin key    (admin.py)
     /health         is it alive
 
@@ -20,12 +21,11 @@ from starlette.types import Receive, Scope, Send
 
 from harness.gateway.admin import AdminApi, Doors, Policy
 from harness.gateway.answering import Answerer
-from harness.gateway.dialects import chat
-from harness.gateway.failures import Failure
+from harness.gateway.failures import Failure, FailureKind
 from harness.gateway.gate import Gate
-from harness.gateway.http import BodyTooLarge, ClientGone, send_json
+from harness.gateway.http import BodyTooLarge, ClientGone, header, send_json
 from harness.gateway.keys import KeyRing, LiveRollout, SealedKey, UnknownKey
-from harness.gateway.model import ModelGateway
+from harness.gateway.model import ModelGateway, speaks
 from harness.gateway.tools import open_tool_gateway
 from harness.gateway.upstream import open_upstream
 from traces.span import Span
@@ -71,14 +71,16 @@ class GatewayApp:
             if path.startswith("/r/"):
                 key, _, rest = path[3:].partition("/")
                 await self._door(key, rest, scope, receive, send)
+            elif path.startswith("/v1/"):
+                await self._door(_given_key(scope), path[1:], scope, receive, send)
             elif path.startswith("/admin/"):
                 await self.admin.handle_admin(path[len("/admin") :], scope, receive, send)
             elif path == "/health":
                 await send_json(send, 200, b'{"status": "ok"}')
             else:
-                await _refuse(send, 404, f"there is nothing at {path!r}")
+                await _refuse(send, path, 404, f"there is nothing at {path!r}")
         except BodyTooLarge:
-            await _refuse(send, 413, "the body is too long")
+            await _refuse(send, path, 413, "the body is too long")
         except ClientGone:
             return
 
@@ -86,10 +88,10 @@ class GatewayApp:
         try:
             rollout = self.doors.keys.find(key)
         except UnknownKey:
-            await _refuse(send, 401, "no rollout has this key")
+            await _refuse(send, rest, 401, "no rollout has this key")
             return
         except SealedKey:
-            await _refuse(send, 410, "this rollout has ended; its key is dead")
+            await _refuse(send, rest, 410, "this rollout has ended; its key is dead")
             return
         await self._enter(rollout, rest, scope, receive, send)
 
@@ -99,12 +101,18 @@ class GatewayApp:
         elif rest.rstrip("/") == "mcp":
             await self.doors.tools.handle_mcp(rollout, scope, receive, send)
         else:
-            await _refuse(send, 404, f"there is no door {rest!r}; use v1 or mcp")
+            await _refuse(send, rest, 404, f"there is no door {rest!r}; use v1 or mcp")
 
 
-async def _refuse(send: Send, status: int, message: str) -> None:
-    kind = "authentication_error" if status in (401, 410) else "not_found_error"
-    await send_json(send, status, chat.write_error(Failure(status, message, kind)), {b"x-should-retry": b"false"})
+def _given_key(scope: Scope) -> str:
+    return header(scope, b"x-api-key") or header(scope, b"authorization").removeprefix("Bearer ")
+
+
+async def _refuse(send: Send, path: str, status: int, message: str) -> None:
+    kinds: dict[int, FailureKind] = {404: "not_found_error", 413: "request_too_large"}
+    failure = Failure(status, message, kinds.get(status, "authentication_error"))
+    content = speaks(path.removeprefix("v1")).write_error(failure)
+    await send_json(send, status, content, {b"x-should-retry": b"false"})
 
 
 @asynccontextmanager

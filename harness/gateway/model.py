@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from harness.gateway.answering import Answered, Answerer, Call, ClientLeft
 from harness.gateway.chat_spans import CallRecord
-from harness.gateway.dialects import Dialect, chat
+from harness.gateway.dialects import CountingDialect, Dialect, chat, completions, messages, responses
 from harness.gateway.failures import Failure, describe_failure
 from harness.gateway.http import BodyTooLarge, Client, ClientGone, header, read_body, send_json
 from harness.gateway.keys import LiveRollout
@@ -23,9 +23,17 @@ from harness.gateway.request import BadRequest
 from harness.gateway.retries import Attempt, RetryLedger
 from harness.gateway.stream import relay_stream
 from harness.gateway.turns import RolloutTurns
+from harness.gateway.upstream import EngineFailure, EngineRefusal
 
-DIALECTS: dict[str, Dialect] = {"/chat/completions": chat}
+DIALECTS: dict[str, Dialect] = {
+    "/chat/completions": chat,
+    "/completions": completions,
+    "/messages": messages,
+    "/responses": responses,
+}
 """Path under `/v1` → how clients of it speak."""
+COUNTS: dict[str, CountingDialect] = {"/messages/count_tokens": messages, "/responses/input_tokens": responses}
+"""Path under `/v1` where a prompt is counted → how clients of it speak."""
 MAX_BODY_BYTES = 10_000_000
 """Longest request that is read."""
 _NO_RETRY = {b"x-should-retry": b"false"}
@@ -55,13 +63,48 @@ class ModelGateway:
     async def handle_model(self, rollout: LiveRollout, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request to a live rollout's model door; `path` is what follows `/r/<key>/v1`."""
         client = Client(receive, send)
-        if path == "/models" and scope["method"] == "GET":
-            await send_json(send, 200, chat.write_models([rollout.model], int(time.time())))
-        elif path in DIALECTS and scope["method"] == "POST":
+        path, method = path.rstrip("/"), scope["method"]
+        if method == "POST" and path in DIALECTS:
             await self._handle_call(rollout, DIALECTS[path], scope, client)
+        elif method == "POST" and path in COUNTS:
+            await self._count(rollout, COUNTS[path], client)
+        elif method == "GET" and path.startswith("/models"):
+            status, content = _models(rollout, path.removeprefix("/models").lstrip("/"), scope)
+            await send_json(send, status, content)
+        elif method == "GET" and path.startswith("/responses/"):
+            status, content = self._stored(rollout, path.removeprefix("/responses/"))
+            await send_json(send, status, content)
         else:
-            message = f"{scope['method']} /v1{path} is not served here; use POST /v1/chat/completions or GET /v1/models"
-            await send_json(send, 404, chat.write_error(Failure(404, message, "not_found_error")))
+            message = (
+                f"{method} /v1{path} is not served here; POST to {', '.join(f'/v1{served}' for served in DIALECTS)}"
+            )
+            await send_json(send, 404, speaks(path).write_error(Failure(404, message, "not_found_error")))
+
+    def _stored(self, rollout: LiveRollout, response_id: str) -> tuple[int, bytes]:
+        stored = self._side(rollout).turns.record.responses.get(response_id)
+        if stored is None:
+            message = f"Response with id {response_id!r} not found: this rollout has not stored it"
+            return 404, responses.write_error(Failure(404, message, "not_found_error"))
+        return 200, responses.write_answer(stored.request, stored.answer)
+
+    async def _count(self, rollout: LiveRollout, dialect: CountingDialect, client: Client) -> None:
+        """Tell how long a prompt would be: no turn, no span."""
+        side = self._side(rollout)
+        try:
+            content = await read_body(client.receive, MAX_BODY_BYTES)
+            request = dialect.parse_count(content, side.turns.record)
+            reading = side.turns.transcript.read(request)
+            call = Call(side.turns, CallRecord(rollout, dialect.NAME), request, reading, dialect)
+            status, answer = 200, dialect.write_count(await self.answerer.count_prompt(call))
+        except ClientGone:
+            return
+        except (BodyTooLarge, BadRequest) as error:
+            failure = _unreadable(error)
+            status, answer = failure.status, dialect.write_error(failure)
+        except (EngineFailure, EngineRefusal) as error:
+            failure = describe_failure(error)
+            status, answer = failure.status, dialect.write_error(failure)
+        await send_json(client.send, status, answer, _NO_RETRY if status != 200 else None)
 
     async def close_rollout(self, rollout: LiveRollout) -> dict[str, Any]:
         """End what still runs for a sealed rollout and drop what is held for it; its counts. Part of the seal."""
@@ -86,7 +129,7 @@ class ModelGateway:
         side = self._side(rollout)
         try:
             content = await read_body(client.receive, MAX_BODY_BYTES)
-            request = dialect.parse(content)
+            request = dialect.parse(content, side.turns.record)
             reading = side.turns.transcript.read(request)
         except ClientGone:
             return
@@ -99,7 +142,9 @@ class ModelGateway:
         if request.stream:
             await self._stream(side, call, client)
             return
-        attempt, _ = side.retries.claim(content, record.retry_count > 0, lambda: self.answerer.answer(call))
+        attempt, _ = side.retries.claim(
+            dialect.NAME.encode() + content, record.retry_count > 0, lambda: self.answerer.answer(call)
+        )
         await self._deliver(side, attempt, dialect, client)
 
     def _side(self, rollout: LiveRollout) -> ModelSide:
@@ -134,6 +179,21 @@ class ModelGateway:
         await asyncio.wait({task})
         if not task.cancelled():
             task.result()
+
+
+def speaks(path: str) -> Dialect:
+    """How a client of `path` under `/v1` speaks, whether or not it is served; chat where nobody knows."""
+    found = DIALECTS.get(path) or COUNTS.get(path)
+    return found or (messages if path.startswith("/messages") else chat)
+
+
+def _models(rollout: LiveRollout, name: str, scope: Scope) -> tuple[int, bytes]:
+    """The rollout's one model, listed or by name, as the client's kind of SDK reads it."""
+    dialect = messages if header(scope, b"anthropic-version") else chat
+    if name not in ("", rollout.model):
+        message = f"model {name!r} is not served to this rollout, only {rollout.model!r}"
+        return 404, dialect.write_error(Failure(404, message, "not_found_error"))
+    return 200, dialect.write_models(rollout.model, int(time.time()), listed=not name)
 
 
 def _call_record(rollout: LiveRollout, dialect: Dialect, scope: Scope) -> CallRecord:

@@ -30,6 +30,8 @@ class Asked:
     """Messages and tools."""
     constraints: Mapping[str, Any]
     """Template arguments among others."""
+    is_text: bool = False
+    """A text to complete: nothing is rendered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,35 @@ class PromptMaker:
         """The prompt of a request to `model`; raises EngineFailure or EngineRefusal."""
         if continued is None:
             return Prompt(None, None, "rendered")
+        if asked.is_text:
+            return await self._continue_text(model, asked, continued)
         if asked.reading.has_media or not self._can_render:
             return Prompt(None, None, "unspliced")
         try:
             rendered = await self._upstream.render(_render_body(model, asked, asked.reading.raws))
         except EngineRefusal as refusal:
-            if refusal.status not in _NO_SUCH_ENDPOINT or "model" in str(refusal):
-                raise
+            _raise_unless_absent(refusal)
             self._can_render = False
             return Prompt(None, None, "unspliced")
         tail = await self._tail(model, asked, continued, rendered)
         if tail is None:
             return Prompt(rendered, rendered, "unspliced")
         return Prompt(splice(continued.sequence, tail, continued.turn), rendered, "spliced")
+
+    async def count(self, model: str, asked: Asked, continued: Continued | None) -> int:
+        """How many tokens a request's prompt has; raises EngineFailure or EngineRefusal."""
+        prompt = await self.make(model, asked, continued)
+        ids = prompt.ids or await self._upstream.render(_render_body(model, asked, asked.reading.raws))
+        return len(ids)
+
+    async def _continue_text(self, model: str, asked: Asked, continued: Continued) -> Prompt:
+        rest = "".join(known.message.get("content") or "" for known in asked.reading.messages[continued.messages :])
+        try:
+            ids = continued.sequence + (await self._upstream.tokenize(model, rest) if rest else [])
+        except EngineRefusal as refusal:
+            _raise_unless_absent(refusal)
+            return Prompt(None, None, "unspliced")
+        return Prompt(ids, ids, "spliced")
 
     async def _tail(self, model: str, asked: Asked, continued: Continued, rendered: list[int]) -> list[int] | None:
         end = await self._turn_end(model)
@@ -110,6 +128,12 @@ class PromptMaker:
         left, right = [await self._upstream.render(body) for body in bodies]
         token = find_turn_end(left, right)
         return None if token is None else TurnEnd(token, await self._upstream.detokenize(model, [token]))
+
+
+def _raise_unless_absent(refusal: EngineRefusal) -> None:
+    """Pass a refusal on, unless it says that the engine has no such endpoint."""
+    if refusal.status not in _NO_SUCH_ENDPOINT or "model" in str(refusal):
+        raise refusal
 
 
 def _render_body(model: str, asked: Asked, messages: list[msgspec.Raw]) -> dict[str, Any]:

@@ -52,6 +52,10 @@ class ModelRequest:
     """The client wants token ids too."""
     wants_usage: bool = False
     """The client wants token counts at the end of a stream."""
+    is_text: bool = False
+    """A text to complete: no chat template, no tools; the messages are its parts."""
+    own: Any = None
+    """What the dialect itself keeps of the request for its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Sampled:
     """True where sampling ended with the turn's end."""
     logprobs: msgspec.Raw
     """Log-probabilities as the engine wrote them."""
+    stop_text: str | None = None
+    """The stop string that ended it."""
 
 
 @dataclass(frozen=True, slots=True)

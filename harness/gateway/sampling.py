@@ -14,17 +14,10 @@ from typing import Any
 import numpy as np
 
 from harness.gateway.prompts import Prompt
+from harness.gateway.replies import NO_LOGPROBS, ChatChoice, ChatReply, Generated, logprob_values
 from harness.gateway.request import ModelAnswer, ModelRequest, Sampled
 from harness.gateway.transcript import Reading
-from harness.gateway.upstream import (
-    NO_LOGPROBS,
-    ChatChoice,
-    ChatReply,
-    EngineFailure,
-    Generated,
-    Upstream,
-    logprob_values,
-)
+from harness.gateway.upstream import EngineFailure, Upstream
 from traces.span import Tokens
 
 _BROKEN_OFF = frozenset({"abort", "error"})
@@ -62,13 +55,22 @@ def engine_body(policy: Policy, request: ModelRequest, reading: Reading, prompt:
         # Token texts cost the engine a decoding each; only clients that asked for them need them.
         "return_tokens_as_token_ids": not request.wants_logprobs,
     }
-    if reading.tools.raw is not None:
-        body["tools"] = reading.tools.raw
     if bounds:
         body["max_tokens"] = int(min(bounds))
+    if request.is_text:
+        return _text_body(body, request, reading, prompt)
+    if reading.tools.raw is not None:
+        body["tools"] = reading.tools.raw
     if prompt.ids is not None:
         body["kv_transfer_params"] = {"prompt_token_ids": prompt.ids}
     return body
+
+
+def _text_body(body: dict[str, Any], request: ModelRequest, reading: Reading, prompt: Prompt) -> dict[str, Any]:
+    """The call that completes a text, from what the chat call would be."""
+    kept = {name: value for name, value in body.items() if name not in ("messages", "top_logprobs")}
+    text = "".join(known.message.get("content") or "" for known in reading.messages)
+    return {**kept, "logprobs": request.top_logprobs, "prompt": text if prompt.ids is None else prompt.ids}
 
 
 class Sampler:
@@ -81,6 +83,8 @@ class Sampler:
 
     async def sample(self, body: dict[str, Any], reading: Reading, prompt: Prompt) -> ModelAnswer:
         """The answer to `body` (from `engine_body`); raises EngineFailure or EngineRefusal."""
+        if "prompt" in body:
+            return read_reply(await self._upstream.complete(body))
         if prompt.ids is not None and not self.takes_ids_in_chat:
             return await self._generate(body, reading, prompt.ids)
         reply = await self._upstream.chat(body)
@@ -109,7 +113,8 @@ class Sampler:
             calls = bool(message.get("tool_calls"))
             reason = "tool_calls" if calls and choice.finish_reason == "stop" else choice.finish_reason or "stop"
             tokens = _tokens(ids, choice.token_ids, logprobs)
-            choices.append(Sampled(choice.index, message, reason, tokens, closed, NO_LOGPROBS))
+            stop_text = choice.stop_reason if isinstance(choice.stop_reason, str) else None
+            choices.append(Sampled(choice.index, message, reason, tokens, closed, NO_LOGPROBS, stop_text))
         usage = {name: count for name, count in (generated.usage or {}).items() if count is not None}
         return ModelAnswer(generated.request_id, generated.created or 0, choices, usage)
 
@@ -141,7 +146,13 @@ def read_choice(choice: ChatChoice, message: Mapping[str, Any], prompt_ids: list
         tokens = _tokens(prompt_ids, choice.token_ids, logprob_values(choice.logprobs))
     closed = _is_closed(choice.finish_reason, choice.stop_reason)
     return Sampled(
-        choice.index, clean_message(message), choice.finish_reason or "stop", tokens, closed, choice.logprobs
+        choice.index,
+        clean_message(message),
+        choice.finish_reason or "stop",
+        tokens,
+        closed,
+        choice.logprobs,
+        choice.stop_reason if isinstance(choice.stop_reason, str) and choice.stop_reason else None,
     )
 
 

@@ -16,9 +16,10 @@ from harness.gateway.answering import Answered, Answerer, Call, Prepared
 from harness.gateway.dialects import StreamWriter
 from harness.gateway.failures import describe_failure
 from harness.gateway.http import end_events, send_frames, send_json, start_events
+from harness.gateway.replies import NO_LOGPROBS, ChatChoice, ChatReply
 from harness.gateway.request import ModelAnswer, Sampled
 from harness.gateway.sampling import read_choice
-from harness.gateway.upstream import NO_LOGPROBS, ChatChoice, ChatReply, EngineFailure
+from harness.gateway.upstream import EngineFailure
 
 
 async def relay_stream(answerer: Answerer, call: Call, send: Send) -> None:
@@ -54,9 +55,10 @@ async def relay_stream(answerer: Answerer, call: Call, send: Send) -> None:
 async def _chunks(answerer: Answerer, prepared: Prepared) -> AsyncGenerator[ChatReply]:
     """The engine's chunks; where it ignores prompt ids, the whole answer in one."""
     ids = prepared.prompt.ids
-    if ids is None or answerer.sampler.takes_ids_in_chat:
+    if ids is None or prepared.call.request.is_text or answerer.sampler.takes_ids_in_chat:
         body = {**prepared.body, "stream": True, "stream_options": {"include_usage": True}}
-        async for chunk in answerer.upstream.stream_chat(body):
+        upstream, is_text = answerer.upstream, prepared.call.request.is_text
+        async for chunk in upstream.stream_text(body) if is_text else upstream.stream_chat(body):
             if ids is not None and chunk.prompt_token_ids not in (None, ids):
                 answerer.sampler.takes_ids_in_chat = False
                 break
@@ -78,7 +80,7 @@ def _as_chunk(answer: ModelAnswer) -> ChatReply:
                 index=sampled.index,
                 delta={**sampled.message, **({"tool_calls": calls} if calls else {})},
                 finish_reason=sampled.finish_reason,
-                stop_reason=None if sampled.closed else "",
+                stop_reason=None if sampled.closed else sampled.stop_text or "",
                 token_ids=sampled.tokens.completion_ids_T.tolist() if sampled.tokens is not None else None,
                 logprobs=_as_logprobs(sampled),
             )
@@ -97,6 +99,8 @@ def _as_logprobs(sampled: Sampled) -> msgspec.Raw:
 class _Logprobs(msgspec.Struct):
     content: list[Any] | None = None
     """One entry a token, as the engine wrote it."""
+    token_logprobs: list[float] | None = None
+    """The same of a completed text."""
 
 
 _LOGPROBS: msgspec.json.Decoder[_Logprobs | None] = msgspec.json.Decoder(_Logprobs | None)
@@ -119,7 +123,7 @@ class _Assembly:
         frames: list[bytes] = []
         if self._head is None:
             self._head = chunk
-            frames += writer.begin(chunk.id, chunk.created)
+            frames += writer.begin(chunk.id, chunk.created, len(chunk.prompt_token_ids or ()))
         self._prompt_ids = self._prompt_ids or chunk.prompt_token_ids
         if chunk.usage is not None:
             self._usage = {name: count for name, count in chunk.usage.items() if count is not None}
@@ -151,7 +155,9 @@ class _Assembly:
 
 def _entries(raw: msgspec.Raw) -> list[Any]:
     block = _LOGPROBS.decode(raw)
-    return block.content or [] if block is not None else []
+    if block is None:
+        return []
+    return block.content or [{"logprob": value} for value in block.token_logprobs or ()]
 
 
 def merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.gateway.continuation import SampledTurn
 from harness.gateway.keys import AskedCall, LiveRollout
+from harness.gateway.record import AnswerRecord
 from harness.gateway.request import ModelAnswer, Sampled
 from harness.gateway.transcript import Transcript
 from traces.conversation import Conversation
@@ -53,6 +54,8 @@ class RolloutTurns:
     """Its answered turns."""
     transcript: Transcript = field(default_factory=Transcript)
     """Its messages."""
+    record: AnswerRecord = field(default_factory=AnswerRecord)
+    """What its clients may refer back to."""
     started: int = 0
     """Calls that are answered or may yet be; failed ones are taken back."""
     answered: int = 0

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
 from harness.gateway.connections import Answer, ConnectionBroken, Connections
+from harness.gateway.replies import ChatReply, Generated, Rendered, TextReply
 
 T = TypeVar("T")
-
-NO_LOGPROBS = msgspec.Raw(b"null")
-"""Stands for log-probabilities that an answer does not have."""
 
 # vLLM's uvicorn drops idle connections after 5 s: ours must be the first to let go.
 _KEEPALIVE_S = 3.0
@@ -42,94 +40,11 @@ class EngineRefusal(Exception):
         """The engine's error type."""
 
 
-class _Logprob(msgspec.Struct):
-    logprob: float
-    """Natural logarithm of the sampled token's probability."""
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[_Logprob] | None = None
-    """One entry a sampled token."""
-
-
-class ChatChoice(msgspec.Struct):
-    """One answer of a chat request, streamed or whole."""
-
-    index: int = 0
-    """Which of the n answers."""
-    message: dict[str, Any] | None = None
-    """The whole message."""
-    delta: dict[str, Any] | None = None
-    """What is new in it, when streamed."""
-    finish_reason: str | None = None
-    """Why sampling stopped; None before it did."""
-    stop_reason: int | str | None = None
-    """Stop string or token; None at the end of the turn."""
-    token_ids: list[int] | None = None
-    """Sampled ids (those of this chunk, when streamed)."""
-    logprobs: msgspec.Raw = NO_LOGPROBS
-    """As the engine wrote them, for clients that asked."""
-
-
-class ChatReply(msgspec.Struct):
-    """A chat answer, or one chunk of it."""
-
-    id: str = ""
-    """The engine's id of the answer."""
-    created: int = 0
-    """Unix seconds."""
-    choices: list[ChatChoice] = []
-    """n answers; in a chunk one or none."""
-    prompt_token_ids: list[int] | None = None
-    """What the engine read; in the first chunk only."""
-    usage: dict[str, Any] | None = None
-    """Token counts."""
-    error: dict[str, Any] | None = None
-    """An error that came within a stream."""
-
-
-class _Rendered(msgspec.Struct):
-    token_ids: list[int]
-    """The prompt."""
-
-
-class _GeneratedChoice(msgspec.Struct):
-    token_ids: list[int]
-    """Sampled ids."""
-    index: int = 0
-    """Which of the n answers."""
-    finish_reason: str | None = None
-    """Why sampling stopped."""
-    stop_reason: int | str | None = None
-    """Stop string or token."""
-    logprobs: _Logprobs | None = None
-    """Of the sampled ids."""
-
-
-class Generated(msgspec.Struct):
-    """Tokens out."""
-
-    request_id: str
-    """The engine's id."""
-    choices: list[_GeneratedChoice]
-    """n answers."""
-    created: int | None = None
-    """Unix seconds."""
-    usage: dict[str, Any] | None = None
-    """Token counts."""
-
-
 _REPLY = msgspec.json.Decoder(ChatReply)
-_RENDERED = msgspec.json.Decoder(_Rendered)
+_TEXT_REPLY = msgspec.json.Decoder(TextReply)
+_RENDERED = msgspec.json.Decoder(Rendered)
 _GENERATED = msgspec.json.Decoder(Generated)
-_LOGPROBS: msgspec.json.Decoder[_Logprobs | None] = msgspec.json.Decoder(_Logprobs | None)
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-
-
-def logprob_values(raw: msgspec.Raw) -> list[float]:
-    """The numbers in an answer's log-probabilities; empty where it has none."""
-    block = _LOGPROBS.decode(raw)
-    return [entry.logprob for entry in block.content or ()] if block is not None else []
 
 
 class Upstream:
@@ -144,6 +59,10 @@ class Upstream:
     async def chat(self, body: dict[str, Any]) -> ChatReply:
         """A whole chat answer; raises EngineFailure or EngineRefusal."""
         return self._decode(_REPLY, await self._post("/v1/chat/completions", body))
+
+    async def complete(self, body: dict[str, Any]) -> ChatReply:
+        """Whole completed texts; raises EngineFailure or EngineRefusal."""
+        return self._decode(_TEXT_REPLY, await self._post("/v1/completions", body)).as_chat()
 
     async def render(self, body: dict[str, Any]) -> list[int]:
         """The prompt ids of a chat request; raises EngineFailure or EngineRefusal."""
@@ -166,25 +85,35 @@ class Upstream:
         content = await self._post("/detokenize", {"model": model, "tokens": ids})
         return str(self._decode(_ANY, content)["prompt"])
 
+    async def tokenize(self, model: str, text: str) -> list[int]:
+        """The ids of a text within a text; raises EngineFailure or EngineRefusal."""
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        return list(self._decode(_ANY, await self._post("/tokenize", body))["tokens"])
+
     async def stream_chat(self, body: dict[str, Any]) -> AsyncGenerator[ChatReply]:
         """The chunks of a chat answer; raises EngineFailure (midway too) or EngineRefusal."""
+        async with aclosing(self._stream("/v1/chat/completions", body)) as events:
+            async for data in events:
+                yield _whole(self._decode(_REPLY, data))
+
+    async def stream_text(self, body: dict[str, Any]) -> AsyncGenerator[ChatReply]:
+        """The chunks of completed texts; raises EngineFailure (midway too) or EngineRefusal."""
+        async with aclosing(self._stream("/v1/completions", body)) as events:
+            async for data in events:
+                yield _whole(self._decode(_TEXT_REPLY, data).as_chat())
+
+    async def _stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes]:
         pending, ended = b"", False
-        async with self._asked("/v1/chat/completions", body) as answer:
+        async with self._asked(path, body) as answer:
             # Read to the answer's very end, so that the connection can be used again.
             async for part in answer.parts():
                 *lines, pending = (pending + part).split(b"\n")
                 for line in lines:
                     ended = ended or line.startswith(b"data: [DONE]")
                     if line.startswith(b"data: ") and not ended:
-                        yield self._chunk(line[6:])
+                        yield line[6:]
         if not ended:
             raise EngineFailure("the engine's stream ended without its last event")
-
-    def _chunk(self, data: bytes) -> ChatReply:
-        chunk = self._decode(_REPLY, data)
-        if chunk.error is not None:
-            raise EngineFailure(f"the engine failed while it answered: {chunk.error.get('message', chunk.error)}")
-        return chunk
 
     @asynccontextmanager
     async def _asked(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Answer]:
@@ -218,6 +147,12 @@ class Upstream:
             return decoder.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise EngineFailure(f"the engine answered with something else ({error}): {content[:200]!r}") from error
+
+
+def _whole(chunk: ChatReply) -> ChatReply:
+    if chunk.error is not None:
+        raise EngineFailure(f"the engine failed while it answered: {chunk.error.get('message', chunk.error)}")
+    return chunk
 
 
 async def _refuse(answer: Answer) -> None:

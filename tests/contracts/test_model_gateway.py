@@ -13,7 +13,8 @@ from openai import AsyncOpenAI
 
 from harness.engine import Engine
 from harness.gateway.client import OpenedRollout
-from harness.gateway.upstream import ChatChoice, ChatReply, Upstream
+from harness.gateway.replies import ChatChoice, ChatReply
+from harness.gateway.upstream import Upstream
 from tests.contracts.conftest import Adapters
 from tests.model_doors import TOOLS, Doors, client, serve_doors
 

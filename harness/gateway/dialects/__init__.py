@@ -10,15 +10,16 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from harness.gateway.failures import Failure
+from harness.gateway.record import AnswerRecord
+from harness.gateway.replies import ChatChoice
 from harness.gateway.request import ModelAnswer, ModelRequest
-from harness.gateway.upstream import ChatChoice
 
 
 class StreamWriter(Protocol):
     """Writes one streamed answer, as whole server-sent events."""
 
-    def begin(self, answer_id: str, created: int) -> Iterable[bytes]:
-        """What comes before the first delta."""
+    def begin(self, answer_id: str, created: int, prompt_tokens: int) -> Iterable[bytes]:
+        """What comes before the first delta; `prompt_tokens` is 0 where the engine doesn't say."""
         ...
 
     def delta(self, choice: ChatChoice) -> Iterable[bytes]:
@@ -40,8 +41,12 @@ class Dialect(Protocol):
     NAME: str
     """What spans call it."""
 
-    def parse(self, content: bytes) -> ModelRequest:
-        """A request; raises BadRequest."""
+    def parse(self, content: bytes, record: AnswerRecord) -> ModelRequest:
+        """A request, completed from the rollout's own record where it refers to it; raises BadRequest."""
+        ...
+
+    def remember(self, record: AnswerRecord, request: ModelRequest, answer: ModelAnswer) -> None:
+        """Keep what later requests may refer to; the answer is on disk."""
         ...
 
     def write_answer(self, request: ModelRequest, answer: ModelAnswer) -> bytes:
@@ -54,4 +59,16 @@ class Dialect(Protocol):
 
     def stream_writer(self, request: ModelRequest) -> StreamWriter:
         """For one streamed answer."""
+        ...
+
+
+class CountingDialect(Dialect, Protocol):
+    """A dialect whose clients may ask how long a prompt is."""
+
+    def parse_count(self, content: bytes, record: AnswerRecord) -> ModelRequest:
+        """A request whose prompt is to be counted; raises BadRequest."""
+        ...
+
+    def write_count(self, tokens: int) -> bytes:
+        """The length as JSON."""
         ...

@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
+from harness.gateway.dialects.bodies import decode_body, pick, picker
 from harness.gateway.failures import Failure
+from harness.gateway.record import AnswerRecord
+from harness.gateway.replies import ChatChoice
 from harness.gateway.request import BadRequest, ModelAnswer, ModelRequest, Sampled
-from harness.gateway.upstream import ChatChoice
 
 NAME: str = "chat"
 """What spans call this dialect."""
@@ -22,12 +24,6 @@ NAME: str = "chat"
 class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
     """A last chunk with token counts."""
-
-
-def _picker(names: str) -> msgspec.json.Decoder[msgspec.Struct]:
-    """Decodes the named fields of a body, those that are absent or null left out, and looks at nothing else."""
-    fields: list[tuple[str, Any, Any]] = [(name, Any, None) for name in names.split()]
-    return msgspec.json.Decoder(msgspec.defstruct("Picked", fields, omit_defaults=True))
 
 
 class _ChatBody(msgspec.Struct):
@@ -63,25 +59,20 @@ class _ChatBody(msgspec.Struct):
 
 _BODY = msgspec.json.Decoder(_ChatBody)
 # Everything that shapes the distribution: dropped where the rollout brings its own.
-_SAMPLING = _picker(
+_SAMPLING = picker(
     "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed logit_bias min_tokens"
     " bad_words allowed_token_ids"
 )
 # What shapes the answer otherwise: kept as it is.
-_CONSTRAINTS = _picker(
+_CONSTRAINTS = picker(
     "stop stop_token_ids tool_choice parallel_tool_calls response_format structured_outputs chat_template_kwargs"
     " reasoning_effort"
 )
 
 
-def parse(content: bytes) -> ModelRequest:
+def parse(content: bytes, record: AnswerRecord) -> ModelRequest:
     """A request, its messages not yet looked into; raises BadRequest."""
-    try:
-        body, sampling, constraints = _BODY.decode(content), _SAMPLING.decode(content), _CONSTRAINTS.decode(content)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"invalid request: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is not valid JSON: {error}") from error
+    body = decode_body(_BODY, content)
     _check(body)
     return ModelRequest(
         messages=body.messages,
@@ -89,8 +80,8 @@ def parse(content: bytes) -> ModelRequest:
         model=body.model,
         n=body.n or 1,
         stream=bool(body.stream),
-        sampling=msgspec.to_builtins(sampling),
-        constraints=msgspec.to_builtins(constraints),
+        sampling=pick(_SAMPLING, content),
+        constraints=pick(_CONSTRAINTS, content),
         max_tokens=body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens,
         wants_logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs or 0,
@@ -108,6 +99,10 @@ def _check(body: _ChatBody) -> None:
         raise BadRequest(f"modalities {body.modalities} can't be served: only text", "modalities")
     if body.n is not None and not 1 <= body.n <= 128:
         raise BadRequest(f"n is {body.n}, not between 1 and 128", "n")
+
+
+def remember(record: AnswerRecord, request: ModelRequest, answer: ModelAnswer) -> None:
+    """Nothing: chat's clients send their whole history, arguments as they got them."""
 
 
 def write_answer(request: ModelRequest, answer: ModelAnswer) -> bytes:
@@ -137,10 +132,10 @@ def _choice(request: ModelRequest, sampled: Sampled) -> dict[str, Any]:
     return choice
 
 
-def write_models(names: list[str], created: int) -> bytes:
-    """The list of models."""
-    data = [{"id": name, "object": "model", "created": created, "owned_by": "harness"} for name in names]
-    return msgspec.json.encode({"object": "list", "data": data})
+def write_models(name: str, created: int, *, listed: bool) -> bytes:
+    """The one model there is, or the list of it."""
+    model = {"id": name, "object": "model", "created": created, "owned_by": "harness"}
+    return msgspec.json.encode({"object": "list", "data": [model]} if listed else model)
 
 
 def write_error(failure: Failure) -> bytes:
@@ -161,7 +156,7 @@ class ChatStreamWriter:
         self._request = request
         self._head: dict[str, Any] = {}
 
-    def begin(self, answer_id: str, created: int) -> Iterable[bytes]:
+    def begin(self, answer_id: str, created: int, prompt_tokens: int) -> Iterable[bytes]:
         """Nothing yet: the engine's first delta carries the role."""
         self._head = {
             "id": answer_id, "object": "chat.completion.chunk", "created": created, "model": self._request.model,
