@@ -7,10 +7,13 @@ inside. It knows nothing about sessions, gateways or scores. Called by rollout.p
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import os
+import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +21,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness import guardian
+from harness.agent_venv import REQUIREMENTS, VENVS, agent_python, find_python
+from harness.config import Config, RunsIn
 from harness.errors import AgentError
 from harness.task import AgentTask
 
@@ -26,6 +31,7 @@ KEPT_OUTPUT_BYTES = 64 * 2**10
 
 _CHILD = Path(__file__).with_name("agent_child.py")
 _OURS = ("HARNESS_", "OPENAI_", "ANTHROPIC_", "WANDB_", "HF_TOKEN", "HUGGING_FACE_")
+_FILLED_IN = re.compile(r"\{(?:user_message|system_prompt|base_url|api_key|mcp_url|model)\}")
 _CANCEL_GRACE_S = 5.0
 _STOP_GRACE_S = 2.0
 
@@ -48,6 +54,8 @@ class Door:
     """W3C trace context, for agents that are instrumented."""
     otlp_endpoint: str = ""
     """Where an instrumented agent's spans are received; empty where nobody does."""
+    user_url: str = ""
+    """Where to post what the agent says to its user (user_door.py); empty where the task's message holds everything."""
 
     def environment(self, task: AgentTask) -> dict[str, str]:
         """The same for another process: the variables that clients of the field read, and the task as JSON."""
@@ -61,6 +69,7 @@ class Door:
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.otlp_endpoint,
             "HARNESS_MODEL": self.model,
             "HARNESS_MAX_TURNS": str(self.max_turns),
+            "HARNESS_USER_URL": self.user_url,
             "HARNESS_TASK": task.to_json(),
         }
         return {name: value for name, value in variables.items() if value}
@@ -98,28 +107,73 @@ class Agent:
     """Added to a command's environment."""
 
 
-def load_agent(spec: str | Run, *, own_process: bool = False, python: str = sys.executable) -> Agent:
+def load_agent(spec: str | Run, *, runs_in: RunsIn = "auto", python: str | None = None, venvs: Path = VENVS) -> Agent:
     """Make an agent from a callable, the path of a Python file with `run`, or a command line.
 
-    `own_process` starts a Python file under `python` (of any virtual environment) for every rollout instead of
-    importing it once into this process.
-    Raises AgentError for a file or command that isn't there, a file that doesn't import, or one without `run`.
+    `python` is the interpreter for files that don't run in this process; None takes our own. An environment that a
+    file needs is made in `venvs` at the first call (minutes). In the words of a command line `{user_message}` and the
+    like are filled in: `{system_prompt}`, `{base_url}`, `{api_key}`, `{mcp_url}`, `{model}`.
+    Raises AgentError for a file or command that isn't there, a file that doesn't import, one without `run`, an
+    interpreter that isn't there, and requirements that can't be installed.
     """
     if not isinstance(spec, str):
         return Agent(name=getattr(spec, "__module__", "agent"), run=spec)
-    path = Path(spec)
-    if spec.endswith(".py") and len(shlex.split(spec)) == 1:
-        if not path.is_file():
-            raise AgentError(f"agent file {spec!r}", f"no such file in {Path.cwd()}", "give the path of a Python file")
-        name = path.parent.name if path.name == "agent.py" else path.stem
-        if own_process:
-            return Agent(name=name, command=(python, str(_CHILD), str(path.resolve())))
-        return Agent(name=name, run=_load_run(path))
-    command = tuple(shlex.split(spec))
-    if not command or shutil.which(command[0]) is None:
-        found = "no such command on the PATH" if command else "it is empty"
+    words = _words(spec)
+    if len(words) == 1 and words[0].endswith(".py"):
+        return _load_file(Path(words[0]), runs_in, python, venvs)
+    if not words or shutil.which(words[0]) is None:
+        found = "no such command on the PATH" if words else "it is empty"
         raise AgentError(f"agent command {spec!r}", found, "give a Python file with `run(task, door)`, or a command")
-    return Agent(name=Path(command[0]).name, command=command)
+    return Agent(name=Path(words[0]).name, command=words)
+
+
+def configured_agent(config: Config) -> Agent:
+    """The agent of a run's configuration; its environment is kept beside the runs. Raises AgentError."""
+    section = config.agent
+    venvs = Path(config.run.folder) / VENVS.name
+    return load_agent(section.spec, runs_in=section.runs_in, python=section.python, venvs=venvs)
+
+
+def _words(spec: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(spec))
+    except ValueError as error:
+        found = f"it can't be split into words: {error}"
+        raise AgentError(f"agent command {spec!r}", found, "close the quote") from error
+
+
+def _load_file(path: Path, runs_in: RunsIn, python: str | None, venvs: Path) -> Agent:
+    if not path.is_file():
+        raise AgentError(f"agent file {str(path)!r}", f"no such file in {Path.cwd()}", "give the path of a Python file")
+    name = path.parent.name if path.name == "agent.py" else path.stem
+    if runs_in == "auto":
+        own = path.with_name(REQUIREMENTS).is_file()
+        runs_in = "venv" if own else "process" if python else "here"
+    if runs_in == "here":
+        return Agent(name=name, run=_load_run(path))
+    interpreter = find_python(python or sys.executable)
+    if runs_in == "venv":
+        interpreter = agent_python(path, venvs, python=interpreter)
+    command = (interpreter, str(_CHILD), str(path.resolve()))
+    _check_file(command)
+    return Agent(name=name, command=command)
+
+
+@functools.cache
+def _check_file(command: tuple[str, ...]) -> None:
+    """Have the child import the file once, so that a file that is no agent is told before anything is started."""
+    looked = subprocess.run(
+        (*command, "--check"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=_inherited(),
+    )
+    if looked.returncode != 0:
+        found = f"exit code {looked.returncode}: {looked.stdout[-800:].strip()}"
+        fix = "make the file importable on its own there, with `async def run(task, door) -> str` in it"
+        raise AgentError(f"agent file {command[-1]!r} under {command[0]}", found, fix)
 
 
 def _load_run(path: Path) -> Run:
@@ -188,16 +242,16 @@ async def _cancel(running: asyncio.Future[Any]) -> None:
 
 
 async def _run_command(agent: Agent, task: AgentTask, door: Door, time_limit_s: float) -> AgentResult:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    guarded = (sys.executable, "-I", "-S", guardian.__file__)
     read_end, write_end = os.pipe()
     try:
         # The guardian ends the command's whole family when it ends, when we close the pipe, and when we die.
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", guardian.__file__, str(read_end), str(_STOP_GRACE_S), "--", *agent.command),
+            *(*guarded, str(read_end), str(_STOP_GRACE_S), "--", *_filled(agent, task, door)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**inherited, **agent.environment, **door.environment(task)},
+            env={**_inherited(), **agent.environment, **door.environment(task)},
             pass_fds=(read_end,),
             start_new_session=True,
         )
@@ -219,6 +273,24 @@ async def _run_command(agent: Agent, task: AgentTask, door: Door, time_limit_s: 
     if code != 0:
         return AgentResult(None, error=f"exit code {code}: {(stderr or stdout)[-500:].strip()}", output=output)
     return AgentResult(stdout.strip(), output=output)
+
+
+def _inherited() -> dict[str, str]:
+    """Our environment without our keys, and without what would lead a client elsewhere."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+
+
+def _filled(agent: Agent, task: AgentTask, door: Door) -> list[str]:
+    """A command's words with what stands for task and door filled in; each stays one word, whatever it holds."""
+    values = {
+        "{user_message}": task.user_message,
+        "{system_prompt}": task.system_prompt,
+        "{base_url}": door.base_url,
+        "{api_key}": door.api_key,
+        "{mcp_url}": door.mcp_url,
+        "{model}": door.model,
+    }
+    return [_FILLED_IN.sub(lambda found: values[found[0]], word) for word in agent.command]
 
 
 async def _tail(stream: asyncio.StreamReader | None) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from harness.agent import Door, load_agent
+from harness.agent import Door, configured_agent
 from harness.cli_options import (
     CONFIG_FILE,
     AgentOption,
@@ -150,7 +150,7 @@ def rollout(
     Nothing is trained. Look at one of them with `harness show RUN ROLLOUT`.
     """
     resolved = _run_or_new(run, "rollout", config, settings, config_flags(model, tools, agent, reward, judge))
-    load_agent(resolved.agent.spec)
+    configured_agent(resolved)
     folder = _folder(resolved)
     with show_progress(f"harness rollout · {folder}") as display:
         made = asyncio.run(run_rollouts(resolved, folder, Selection(split, offset, tasks), each=each, display=display))
@@ -182,7 +182,7 @@ def evaluate(
     flags |= {"evaluation.split": split}
     chosen = [*(settings or ()), *([f"evaluation.tasks={tasks}"] if tasks else [])]
     resolved = _run_or_new(run, "eval", config, chosen, flags)
-    load_agent(resolved.agent.spec)
+    configured_agent(resolved)
     folder = _folder(resolved)
     with show_progress(f"harness eval · {folder}") as display:
         asyncio.run(evaluate_version(resolved, folder, version, label=label, display=display))

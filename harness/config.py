@@ -14,6 +14,7 @@ Count = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+RunsIn = Literal["auto", "here", "process", "venv"]
 RewardKind = Literal["checks", "ruler", "independent", "gate", "weighted"]
 
 
@@ -88,6 +89,11 @@ class AgentSection(Section):
 
     spec: str = "agents/openai_agents/agent.py"
     """A Python file with `async def run(task, door)`, or a command line."""
+    runs_in: RunsIn = "auto"
+    """Where a Python file runs: `here` (this process), `process` (one of its own for every rollout), `venv` (the same
+    under an environment made from the `requirements.txt` beside it); `auto`: `venv` if there is one, else `here`."""
+    python: str | None = None
+    """Interpreter for `process` and `venv`, a path or a command; None takes the harness's own."""
     time_limit_s: Seconds = 300.0
     """Time one rollout may take from start to answer."""
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.agent import Agent, load_agent
+from harness.agent import Agent, configured_agent, load_agent
 from harness.config import Config
 from harness.evaluate import do_nothing, evaluate, load_evaluations, save_evaluation
 from harness.group import GroupPlan, run_group
@@ -50,7 +50,7 @@ class Measurement:
 
     async def policy(self, label: str, policy: Policy, on_outcome: OnOutcome) -> list[Evaluation]:
         """Evaluate a policy version at temperature 1, and greedily if the configuration says so."""
-        agent = load_agent(self._config.agent.spec)
+        agent = configured_agent(self._config)
         made = [await self._evaluate(label, agent, policy, (1.0, self._config.evaluation.samples), on_outcome)]
         if self._config.evaluation.greedy:
             made.append(await self._evaluate(label, agent, policy, (0.0, 1), on_outcome))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from harness.agent import Agent, Door, load_agent
+from harness.agent import Agent, Door, configured_agent
 from harness.config import Config
 from harness.errors import ConfigError
 from harness.group import GroupPlan, run_group
@@ -83,7 +83,7 @@ async def run_rollouts(
     config: Config, run_dir: Path, tasks: Selection, *, each: int, display: Display
 ) -> list[Trajectory]:
     """Run each of the tasks `each` times under the newest policy and return every trajectory, group after group."""
-    agent = load_agent(config.agent.spec)
+    agent = configured_agent(config)
     display.update(phase="start engine, tools, gateway")
     async with open_run(config, run_dir) as run:
         world = run.stack.world(config, run.store, config.rollout.temperature)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.agent import load_agent
+from harness.agent import configured_agent
 from harness.config import Config
 from harness.group import GroupPlan, ScoreGroup, run_group
 from harness.measure import fetch_tasks
@@ -57,7 +57,7 @@ class GroupMaker:
         self._store = store
         self._trainer = trainer
         self._tell = tell
-        self._agent = load_agent(source.config.agent.spec)
+        self._agent = configured_agent(source.config)
         self._world = source.stack.world(source.config, store, source.config.rollout.temperature)
         self._policy = Policy(source.stack.engine.model_name)
         self._tasks: dict[int, Task] = {}

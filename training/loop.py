@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.agent import load_agent
+from harness.agent import configured_agent
 from harness.config import Config
 from harness.config_source import write_config
 from harness.errors import TrainingError
@@ -39,7 +39,7 @@ CONFIG_FILE = "config.toml"
 
 def command(config: Config) -> int:
     """Run or resume `harness train`; the exit code. Raises HarnessError or StoreError for what a person can mend."""
-    load_agent(config.agent.spec)  # a missing agent is told before anything is started or written
+    configured_agent(config)  # a missing agent is told before anything is started or written
     folder = Path(config.run.folder) / config.run.name
     write_config(config, folder / CONFIG_FILE, f"harness train --resume {folder}")
     with show_progress(f"harness train · {folder}") as display:

@@ -53,7 +53,7 @@ async def test_a_python_file_runs_in_a_process_of_its_own_under_the_same_contrac
         "    return json.dumps([os.getpid(), task.user_message, task.allowed_tools, door.base_url, door.mcp_url,\n"
         "                       door.model, door.max_turns, door.traceparent])\n"
     )
-    result = await run_agent(load_agent(str(file), own_process=True), TASK, DOOR, time_limit_s=60)
+    result = await run_agent(load_agent(str(file), runs_in="process"), TASK, DOOR, time_limit_s=60)
     assert result.error is None
     pid, *told = json.loads(result.answer or "")
     assert pid != os.getpid()
@@ -80,6 +80,15 @@ async def test_a_command_finds_everything_in_its_environment_and_no_key_of_ours(
     assert json.loads(seen["HARNESS_TASK"])["user_message"] == "cancel #W1"
     assert "opens-everything" not in str(seen)
     assert "also-secret" not in str(seen)
+
+
+async def test_a_command_gets_task_and_door_in_its_words_whatever_they_hold(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))")
+    agent = load_agent(f"{sys.executable} {file} --ask={{user_message}} {{mcp_url}} {{unknown}}")
+    task = AgentTask("task-1", "retail", "be kind", "cancel '#W1' {model}; rm -rf $HOME")
+    result = await run_agent(agent, task, DOOR, time_limit_s=60)
+    assert json.loads(result.answer or "") == [f"--ask={task.user_message}", DOOR.mcp_url, "{unknown}"]
 
 
 async def test_a_command_that_fails_says_its_code_and_its_last_words(tmp_path: Path) -> None:
@@ -175,6 +184,45 @@ def test_a_file_that_is_no_agent_is_refused_with_what_to_do(content: str, found:
         load_agent(str(file))
     assert found in refusal.value.found
     assert refusal.value.fix
+
+
+def test_a_file_for_another_process_is_tried_there_before_anything_is_started(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text("async def ran(task, door): ...")
+    with pytest.raises(AgentError, match="no function `run` in it"):
+        load_agent(str(file), runs_in="process")
+
+
+def test_an_interpreter_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text("async def run(task, door): ...")
+    with pytest.raises(AgentError, match=r"'python9\.9'"):
+        load_agent(str(file), python="python9.9")
+
+
+async def test_a_file_with_requirements_gets_an_environment_of_its_own_once(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "agent.py").write_text("import sys\nasync def run(task, door): return sys.prefix")
+    (folder / "requirements.txt").write_text("# nothing beyond Python\n")
+    venvs = tmp_path / "venvs"
+    agent = load_agent(str(folder / "agent.py"), venvs=venvs)
+    (made,) = (path for path in venvs.iterdir() if path.is_dir())
+    before = made.stat().st_ino
+    assert load_agent(str(folder / "agent.py"), venvs=venvs) == agent
+    assert made.stat().st_ino == before
+    result = await run_agent(agent, TASK, DOOR, time_limit_s=60)
+    assert result.answer == str(made)
+
+
+def test_requirements_that_can_not_be_installed_are_told_and_leave_no_half_environment(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("async def run(task, door): ...")
+    (tmp_path / "requirements.txt").write_text("./a_folder_nobody_has\n")
+    with pytest.raises(AgentError) as refusal:
+        load_agent(str(tmp_path / "agent.py"), venvs=tmp_path / "venvs")
+    assert "a_folder_nobody_has" in refusal.value.found
+    assert refusal.value.fix
+    assert [path for path in (tmp_path / "venvs").iterdir() if path.is_dir()] == []
 
 
 @pytest.mark.parametrize("spec", ["missing/agent.py", "no-such-command-anywhere --flag", " "])
