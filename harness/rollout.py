@@ -16,37 +16,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
-from harness.agent import Agent, AgentResult, Door, run_agent
-from harness.errors import GatewayError, JudgeError, ToolServerError
-from harness.gateway.client import GatewayClient, OpenedRollout, Seal
+from harness.agent import Agent, Door, run_agent
+from harness.errors import GatewayError, JudgeError, SimulatorError, ToolServerError
+from harness.gateway.client import GatewayClient, OpenedRollout
 from harness.policy import Limits, Policy, Sampling
 from harness.scoring.checks import score_from_grade
 from harness.session import Session, SessionSource
 from harness.task import Task
+from harness.user_door import Conversation, UserDesk
+from harness.verdict import Verdict, judge_conversation, judge_ending, seal_metrics
 from traces import semconv
-from traces.build import Outcome, Place, agent_span, score_event
-from traces.span import new_span_id, new_trace_id
+from traces.build import Outcome, Place, agent_span, score_event, user_span
+from traces.span import Span, new_span_id, new_trace_id
 from traces.store import RolloutRecord, Store
 from traces.trajectory import Ending, Score, Trajectory
 
 _log = logging.getLogger(__name__)
 
-_LIMIT_ENDINGS = {"turns": Ending.TURN_LIMIT, "tokens": Ending.TOKEN_LIMIT, "wall_s": Ending.TIME_LIMIT}
-
-ScoreRollout = Callable[[Session, Task, "Verdict"], Awaitable[Sequence[Score]]]
+ScoreRollout = Callable[[Session, Task, Verdict], Awaitable[Sequence[Score]]]
 """Scores one rollout while its session still lives; raises JudgeError or ToolServerError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a rollout ended."""
-
-    ending: Ending
-    """Why."""
-    detail: str = ""
-    """The error or limit in words."""
-    answer: str | None = None
-    """What the agent returned."""
 
 
 async def score_by_checks(session: Session, task: Task, verdict: Verdict) -> Sequence[Score]:
@@ -55,7 +43,8 @@ async def score_by_checks(session: Session, task: Task, verdict: Verdict) -> Seq
     A request that was never answered is no success, whatever the state: else an agent that breaks off at once would
     pass every task that must be refused.
     """
-    score = score_from_grade(await session.grade(task, verdict.answer), server=task.server)
+    told = verdict.answer if verdict.told is None else verdict.told
+    score = score_from_grade(await session.grade(task, told), server=task.server)
     if verdict.ending is not Ending.ANSWERED:
         explanation = f"ended as {verdict.ending.value}; {score.explanation}".removesuffix("; ")
         components = {**score.components, "passed": 0.0}
@@ -90,6 +79,8 @@ class World:
     """How many rollouts run at the same time, over all groups."""
     otlp_endpoint: str = ""
     """Where agents may send their own spans; empty where nobody receives them."""
+    users: UserDesk | None = None
+    """Whom agents talk with; None where the first message holds everything."""
 
 
 async def run_rollout(task: Task, agent: Agent, policy: Policy, world: World, *, group_id: str = "") -> Trajectory:
@@ -120,6 +111,7 @@ class _Rollout:
         self._span_id = new_span_id()
         self._metrics: dict[str, float] = {}
         self._output = ""
+        self._talk: Conversation | None = None
         self.record = RolloutRecord(
             rollout_id=f"r-{uuid4().hex}",
             group_id=group_id,
@@ -137,7 +129,7 @@ class _Rollout:
     async def run(self) -> tuple[Verdict, Sequence[Score]]:
         """Session, doors, agent, seal, score; what fails of ours becomes the verdict."""
         try:
-            async with self._session() as session:
+            async with self._session() as session, self._conversation():
                 verdict = await self._run_agent(session)
                 if verdict.ending.is_infrastructure:
                     return verdict, ()
@@ -148,6 +140,8 @@ class _Rollout:
             return Verdict(Ending.GATEWAY_ERROR, str(error)), ()
         except JudgeError as error:
             return Verdict(Ending.JUDGE_ERROR, str(error)), ()
+        except SimulatorError as error:
+            return Verdict(Ending.SIMULATOR_ERROR, str(error)), ()
 
     @asynccontextmanager
     async def _session(self) -> AsyncGenerator[Session]:
@@ -157,18 +151,31 @@ class _Rollout:
         finally:
             await asyncio.shield(_close(session))
 
+    @asynccontextmanager
+    async def _conversation(self) -> AsyncGenerator[None]:
+        if self._world.users is None:
+            yield
+            return
+        async with self._world.users.talk(self._task) as self._talk:
+            yield
+
     async def _run_agent(self, session: Session) -> Verdict:
         opened = await self._world.gateway.open_rollout(self._request(session))
         try:
             door = self._door(opened)
-            result = await run_agent(self._agent, self._task.for_agent(), door, time_limit_s=self._world.limits.wall_s)
+            about = self._task.for_agent() if self._talk is None else self._talk.task
+            result = await run_agent(self._agent, about, door, time_limit_s=self._world.limits.wall_s)
         except BaseException:
             await asyncio.shield(self._seal_quietly())
             raise
         self._output = result.output
         seal = await self._world.gateway.seal(self.record.rollout_id)
-        self._metrics |= _seal_metrics(seal)
-        return judge_ending(result, seal)
+        self._metrics |= seal_metrics(seal)
+        verdict = judge_ending(result, seal)
+        if self._talk is None:
+            return verdict
+        self._metrics |= self._talk.metrics()
+        return judge_conversation(verdict, self._talk)
 
     async def _seal_quietly(self) -> None:
         """Seal while something else already goes wrong; a gateway that is gone has no live key either."""
@@ -202,6 +209,7 @@ class _Rollout:
             max_turns=self._world.limits.turns,
             traceparent=f"00-{self.record.trace_id}-{self._span_id}-01",
             otlp_endpoint=self._world.otlp_endpoint,
+            user_url="" if self._talk is None else self._talk.url,
         )
 
     async def end(self, verdict: Verdict, scores: Sequence[Score]) -> Trajectory:
@@ -220,19 +228,26 @@ class _Rollout:
 
     def _write(self, record: RolloutRecord, scores: tuple[Score, ...]) -> Trajectory:
         store = self._world.store
-        store.append_spans([self._root_span(record, scores)])
-        if scores:
-            store.append_scores(record.rollout_id, scores)
-        store.append_rollout(record)
-        return store.trajectory(record.rollout_id)
-
-    def _root_span(self, record: RolloutRecord, scores: tuple[Score, ...]) -> Any:
         place = Place(
             trace_id=str(record.trace_id),
             rollout_id=record.rollout_id,
             group_id=record.group_id,
             run_id=record.run_id,
         )
+        store.append_spans([*self._user_spans(place), self._root_span(place, record, scores)])
+        if scores:
+            store.append_scores(record.rollout_id, scores)
+        store.append_rollout(record)
+        return store.trajectory(record.rollout_id)
+
+    def _user_spans(self, place: Place) -> list[Span]:
+        under = replace(place, parent_id=self._span_id)
+        exchanges = self._talk.exchanges if self._talk is not None else []
+        return [
+            user_span(under, Outcome(start_ns=e.start_ns, end_ns=e.end_ns), e.heard, e.said.text) for e in exchanges
+        ]
+
+    def _root_span(self, place: Place, record: RolloutRecord, scores: tuple[Score, ...]) -> Span:
         failed = record.ending is not Ending.ANSWERED and record.ending is not None
         outcome = Outcome(
             start_ns=record.start_ns,
@@ -251,36 +266,6 @@ class _Rollout:
         }
         span = agent_span(place, outcome, self._agent.name, attributes, self._span_id)
         return replace(span, events=tuple(score_event(score, record.end_ns) for score in scores))
-
-
-def judge_ending(result: AgentResult, seal: Seal) -> Verdict:
-    """Why a rollout ended, from what the agent did and what the gateways saw.
-
-    Our own failures come first, since they explain the rest; then limits that the gateways enforced, which agents see
-    as errors of their client; then what became of the agent.
-    """
-    if seal.infrastructure_error is not None:
-        name, _, detail = seal.infrastructure_error.partition(": ")
-        return Verdict(Ending(name), detail, result.answer)
-    if seal.limit_hit is not None:
-        return Verdict(_LIMIT_ENDINGS[seal.limit_hit], f"the rollout's limit of {seal.limit_hit}", result.answer)
-    if result.timed_out:
-        return Verdict(Ending.TIME_LIMIT, "the agent ran until its time limit")
-    if result.error is not None:
-        return Verdict(Ending.AGENT_ERROR, result.error)
-    return Verdict(Ending.ANSWERED, "", result.answer)
-
-
-def _seal_metrics(seal: Seal) -> dict[str, float]:
-    forks = {f"forks_{cause}": float(count) for cause, count in seal.forks.items()}
-    return {
-        "turns": float(seal.turns),
-        "tool_calls": float(seal.tool_calls),
-        "tokens": float(seal.tokens),
-        "drift_tokens": float(seal.drift_tokens),
-        "forks": float(sum(seal.forks.values())),
-        **forks,
-    }
 
 
 async def _close(session: Session) -> None:

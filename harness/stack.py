@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.config import Config
+from harness.config import Config, ToolsSection
 from harness.engine import Engine, EngineConfig, attach, start_engine
 from harness.errors import ConfigError, GatewayError
 from harness.gateway.client import GatewayClient, attach_gateway
@@ -24,6 +24,7 @@ from harness.policy import Limits, Sampling
 from harness.process import Process, ProcessSpec, ready_line, start_process
 from harness.rollout import World
 from harness.session import CONTROL_KEY_VARIABLE, ToolServer, attach_tool_server, start_tool_server
+from harness.user_door import UserDesk, open_user_desk
 from traces.store import Store
 
 ADMIN_KEY_VARIABLE = "HARNESS_ADMIN_KEY"
@@ -49,6 +50,8 @@ class Stack:
     """Opens and seals rollouts."""
     processes: tuple[Process, ...]
     """Every child that must stay alive; none for parts that were attached to."""
+    users: UserDesk | None = None
+    """Whom agents talk with; None where the configuration has no user."""
 
     async def watch(self) -> Process:
         """Wait until any of our processes ends; returns that one."""
@@ -89,6 +92,7 @@ class Stack:
             sampling=Sampling(temperature=temperature, max_tokens=section.answer_tokens, top_p=section.top_p),
             limits=Limits(turns=section.turns, tokens=section.tokens, wall_s=config.agent.time_limit_s),
             slots=asyncio.Semaphore(section.concurrency),
+            users=self.users,
         )
 
 
@@ -116,7 +120,8 @@ async def start_stack(config: Config, run_dir: Path, *, adapter_slots: int = 4) 
             open_gateway(engine, run_dir, config.tools.call_timeout_s)
         )
         running = (engine.process, server.process, gateway_process)
-        yield Stack(engine, server, gateway, tuple(process for process in running if process is not None))
+        users = await parts.enter_async_context(open_user_desk(config.user))
+        yield Stack(engine, server, gateway, tuple(process for process in running if process is not None), users)
 
 
 @contextlib.asynccontextmanager
@@ -150,6 +155,11 @@ async def open_engine(config: Config, logs: Path, adapter_slots: int) -> AsyncGe
 async def open_tool_server(config: Config, logs: Path) -> AsyncGenerator[ToolServer]:
     """The configured tool server: started, or attached to."""
     section = config.tools
+    if section.cassette:
+        args = cassette_arguments(section, logs)
+        async with start_tool_server("cassettes", logs, module="harness.cassettes", args=args) as server:
+            yield server
+        return
     if section.url is None or section.control_url is None:
         async with start_tool_server(section.server, logs, args=section.args) as server:
             yield server
@@ -163,6 +173,16 @@ async def open_tool_server(config: Config, logs: Path) -> AsyncGenerator[ToolSer
         )
     async with attach_tool_server(section.server, section.url, section.control_url, control_key) as server:
         yield server
+
+
+def cassette_arguments(section: ToolsSection, logs: Path) -> list[str]:
+    """The command line of the cassette server that stands in for the configured one."""
+    given = {"--on-miss": section.on_miss, "--logs": str(logs), "--simulator": section.simulator}
+    given |= {"--simulator-api-base": section.simulator_api_base, "--live-url": section.live_url}
+    if section.on_miss == "live" and section.live_url is None:
+        given["--live"] = section.server
+    flags = [f"{flag}={value}" for flag, value in given.items() if value is not None]
+    return [*flags, *(f"--live-arg={arg}" for arg in section.args), str(section.cassette)]
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from harness.errors import SimulatorError
 from harness.task import AgentTask, Task
 
-_OFFERS_MORE = re.compile(r"\b(any|some)thing (else|more)\b|\bfurther (help|assistance|questions?)\b|\bother requests?\b")
+_OFFERS_MORE = re.compile(
+    r"\b(any|some)thing (else|more)\b|\bfurther (help|assistance|questions?)\b|\bother requests?\b"
+)
 _SEEKS_CONSENT = re.compile(
     r"\b(confirm|proceed|go[- ]ahead|shall i|should i|ok to|yes/no|(do|would) you (want|like) me to"
     r"|is (this|that|it) (all )?(right|correct|ok|okay|fine))\b|\(yes\b"

@@ -1,8 +1,8 @@
-"""Spans of the four kinds we make ourselves, by the current conventions, from plain values.
+"""Spans of the five kinds we make ourselves, by the current conventions, from plain values.
 
 It knows nothing about stores, HTTP or the OTel SDK.
-The model gateway calls `chat_span`, the tool gateway `tool_span`, the rollout `agent_span` and `score_event`;
-`assemble.py` is the inverse.
+The model gateway calls `chat_span`, the tool gateway `tool_span`, the rollout `agent_span`, `user_span` and
+`score_event`; `assemble.py` is the inverse.
 """
 
 from __future__ import annotations
@@ -143,6 +143,11 @@ def agent_span(
     """`invoke_agent {agent}`: the root of a rollout; give `span_id` where children were made under it already."""
     named = {semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT, semconv.AGENT_NAME: agent}
     return _span(place, outcome, semconv.agent_span_name(agent), named | dict(attributes), span_id=span_id)
+
+
+def user_span(place: Place, outcome: Outcome, heard: str, said: str) -> Span:
+    """`user`: one message of the agent to its simulated user, and the answer."""
+    return _span(place, outcome, "user", {semconv.USER_HEARD: heard, semconv.USER_SAID: said})
 
 
 def score_event(score: Score, time_ns: int) -> SpanEvent:

@@ -83,6 +83,8 @@ POLICY_VERSION: Final = "harness.policy.version"
 ENDING: Final = "harness.rollout.ending"
 ENDING_DETAIL: Final = "harness.rollout.ending_detail"
 AGENT_OUTPUT: Final = "harness.agent.output"
+USER_HEARD: Final = "harness.user.heard"
+USER_SAID: Final = "harness.user.said"
 
 # --- Ours: tokens. In OTLP as base64 of little-endian int32 and float32; in the store as typed columns.
 PROMPT_IDS: Final = "harness.tokens.prompt_ids"

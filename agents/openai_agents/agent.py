@@ -41,8 +41,21 @@ async def run(task: Any, door: Any) -> str:
             model=OpenAIChatCompletionsModel(door.model, client),
             mcp_servers=[tools],
         )
-        # One more than allowed: the gateway ends a rollout at its turn limit, and says so in the record.
-        result = await Runner.run(
-            agent, task.user_message, max_turns=door.max_turns + 1, run_config=RunConfig(tracing_disabled=True)
-        )
-    return str(result.final_output)
+        heard: Any = task.user_message
+        while True:
+            # One more than allowed: the gateway ends a rollout at its turn limit, and says so in the record.
+            result = await Runner.run(
+                agent, heard, max_turns=door.max_turns + 1, run_config=RunConfig(tracing_disabled=True)
+            )
+            said = await _tell_user(http, door, str(result.final_output))
+            if said is None:
+                return str(result.final_output)
+            heard = [*result.to_input_list(), {"role": "user", "content": said}]
+
+
+async def _tell_user(http: Any, door: Any, message: str) -> str | None:
+    """What the task's user answers; None where there is no user, or it has left."""
+    if not door.user_url:
+        return None
+    answer = (await http.post(door.user_url, json={"message": message}, timeout=120)).raise_for_status().json()
+    return None if answer["done"] else answer["message"]

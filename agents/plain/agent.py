@@ -41,12 +41,23 @@ async def run(task: Any, door: Any) -> str:
         while True:
             completion = await model.chat.completions.create(model=door.model, messages=messages, tools=tools)
             message = completion.choices[0].message
-            if not message.tool_calls:
-                return message.content or ""
             messages.append(message.model_dump(exclude_none=True))
-            for call in message.tool_calls:
+            if not message.tool_calls:
+                said = await _tell_user(mcp_http, door, message.content or "")
+                if said is None:
+                    return message.content or ""
+                messages.append({"role": "user", "content": said})
+            for call in message.tool_calls or ():
                 content = await _call(server, call)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+
+
+async def _tell_user(http: httpx2.AsyncClient, door: Any, message: str) -> str | None:
+    """What the task's user answers; None where there is no user, or it has left."""
+    if not door.user_url:
+        return None
+    answer = (await http.post(door.user_url, json={"message": message})).raise_for_status().json()
+    return None if answer["done"] else answer["message"]
 
 
 async def _call(server: Client, call: Any) -> str:
