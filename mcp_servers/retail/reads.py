@@ -5,12 +5,9 @@ Knows nothing about MCP; results are plain JSON values or text. Listed for calle
 
 from __future__ import annotations
 
-import ast
 import json
-import operator
-from collections.abc import Callable
-from typing import Any
 
+from mcp_servers.arithmetic import work_out
 from mcp_servers.retail.records import (
     Email,
     Expression,
@@ -33,16 +30,6 @@ from mcp_servers.retail.state import (
     users_by_name,
 )
 from mcp_servers.state import Base, Entity
-
-ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-}
-MAX_EXPRESSION_CHARS = 400
-MAX_EXPONENT = 64
 
 
 def find_user_id_by_email(retail: Retail, email: Email) -> str:
@@ -96,16 +83,7 @@ def list_all_product_types(retail: Retail) -> str:
 
 def calculate(retail: Retail, expression: Expression) -> str:
     """The value of an arithmetic expression, rounded to two decimals, as text."""
-    if not all(char in "0123456789+-*/(). " for char in expression):
-        raise RetailError("Invalid characters in expression")
-    if len(expression) > MAX_EXPRESSION_CHARS:
-        raise RetailError(f"Expression too long: {len(expression)} characters, at most {MAX_EXPRESSION_CHARS}")
-    try:
-        return str(round(float(_value(ast.parse(expression.strip(), "<string>", "eval").body)), 2))
-    except SyntaxError as error:
-        raise RetailError(str(error)) from error
-    except (ArithmeticError, ValueError, TypeError, RecursionError) as error:
-        raise RetailError(str(error)) from error
+    return work_out(expression)
 
 
 def transfer_to_human_agents(retail: Retail, summary: Summary) -> str:
@@ -118,20 +96,3 @@ def show_order(retail: Retail, order: Entity) -> Entity:
     if not retail.tau2:
         return order
     return {**order, **{field: order.get(field) for field in OPTIONAL_ORDER_FIELDS}}
-
-
-def _value(node: ast.AST) -> float:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        value = _value(node.operand)
-        return -value if isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.BinOp):
-        left, right = _value(node.left), _value(node.right)
-        if isinstance(node.op, ast.Pow):
-            if abs(right) > MAX_EXPONENT or abs(left) > 1e6:
-                raise ValueError(f"power too large: {left} ** {right}")
-            return left**right
-        if type(node.op) in ARITHMETIC:
-            return ARITHMETIC[type(node.op)](left, right)
-    raise ValueError("invalid syntax")

@@ -13,9 +13,9 @@ from typing import Any
 
 from mcp_servers.retail.data import new_address
 from mcp_servers.retail.state import PRODUCTS
-from mcp_servers.retail.wording import Wording
 from mcp_servers.retail.writes import CANCEL_REASONS
 from mcp_servers.state import Base, Entity
+from mcp_servers.wording import Wording
 
 Action = tuple[str, dict[str, Any]]
 SOURCE_NAMES = {"credit_card": "my credit card", "paypal": "my paypal", "gift_card": "my gift card"}

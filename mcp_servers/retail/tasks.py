@@ -18,8 +18,9 @@ from mcp_servers.retail.refusals import REFUSALS
 from mcp_servers.retail.requests import BUILDERS, Action, Request, Scene
 from mcp_servers.retail.state import ORDERS, USERS, open_retail, users_by_email
 from mcp_servers.retail.tools import call_tool
-from mcp_servers.retail.wording import Wording
+from mcp_servers.retail.wording import wording_of
 from mcp_servers.state import Base, Entity, canonical
+from mcp_servers.wording import Wording
 
 Task = dict[str, Any]
 SPLITS = ("train", "validation", "held_out")
@@ -152,7 +153,7 @@ def _refusal(difficulty: int, rng: random.Random) -> str:
 def _draw(base: Base, split: str, kind: str, refusal: str | None, difficulty: int, rng: random.Random) -> Draft | None:
     members: list[str] = base.meta["splits"][split]
     user = _entity(base, USERS, rng.choice(members))
-    wording = Wording(split, rng)
+    wording = wording_of(split, rng)
     owner = _entity(base, USERS, rng.choice(members)) if refusal == "not_owner" else user
     if refusal == "not_owner" and owner is user:
         return None
