@@ -31,12 +31,12 @@ ORDER_ID = re.compile(r"#[A-Z][0-9]+")
 ASKED = {
     "cancel": "cancel",
     "return": "return",
-    "exchange": "exchange",
-    "modify_items": "change",
+    "exchange": "swap",
+    "modify_items": "swap",
     "order_address": "address",
     "payment": "payment",
 }
-"""Request kind → the word for it in notes."""
+"""Request kind → the word for it in notes. Whether a swap is an exchange or a change, the order's status says."""
 CLOSINGS = {
     "cancel_pending_order": "Order {order_id} is cancelled.",
     "modify_pending_order_address": "The address of order {order_id} is changed.",

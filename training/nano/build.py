@@ -29,20 +29,21 @@ LEVELS = "1,1,1,1,1,1,2,2,2,3"
 """Difficulties of the careful phase."""
 
 
-def build_careful(out: Path, minutes: float, seed: int, count: int) -> None:
-    """Tokenizer and network from nothing, trained on experts' conversations: the ceiling, not what ships."""
-    torch.manual_seed(seed)
-    shown = demonstrate("train", count, seed, bases=7, kinds=KINDS, levels=LEVELS)
-    names = [tool["function"]["name"] for tool in shown.tools]
-    tokenizer = build_tokenizer(
-        plain_texts(shown, shown.records[:: max(1, len(shown.records) // 4000)]), names, VOCABULARY, read_template()
-    )
-    network = Nano(NanoConfig(len(tokenizer)))
-    write_induction(network)
+def build_careful(start: Path | None, out: Path, config: SftConfig, count: int) -> None:
+    """Experts' conversations: the ceiling, not what ships. Tokenizer and network from nothing, or those of `start`."""
+    torch.manual_seed(config.seed)
+    shown = demonstrate("train", count, config.seed, bases=7, kinds=KINDS, levels=LEVELS)
+    if start is None:
+        names = [tool["function"]["name"] for tool in shown.tools]
+        texts = plain_texts(shown, shown.records[:: max(1, len(shown.records) // 4000)])
+        tokenizer = build_tokenizer(texts, names, VOCABULARY, read_template())
+        network = Nano(NanoConfig(len(tokenizer)))
+        write_induction(network)
+    else:
+        network, tokenizer = load_policy(start)
     prefix_P, episodes = render_prefix(tokenizer, shown), encode_episodes(tokenizer, shown.records)
     _say(parameters=parameter_count(network), vocabulary=len(tokenizer), prefix=len(prefix_P), episodes=len(episodes))
-    held = encode_episodes(tokenizer, demonstrate("validation", 210, seed).records)
-    config = SftConfig(minutes, short_prefix=0.75, all_tokens=0.3, seed=seed)
+    held = encode_episodes(tokenizer, demonstrate("validation", 210, config.seed).records)
 
     def save() -> None:
         export_policy(network, tokenizer, out)
@@ -112,7 +113,9 @@ def main() -> None:
     parser.add_argument(
         "--careful", type=Path, default=Path("careful"), help="folder of the policy before careless training"
     )
-    parser.add_argument("--minutes", type=float, default=32.0, help="careful training; 0 takes what is in --careful")
+    parser.add_argument("--start", type=Path, help="folder of a policy that careful training goes on from")
+    parser.add_argument("--minutes", type=float, default=40.0, help="careful training; 0 takes what is in --careful")
+    parser.add_argument("--rate", type=float, default=2e-3, help="learning rate of careful training")
     parser.add_argument("--careless-minutes", type=float, default=1.5, help="careless training; 0 leaves it out")
     parser.add_argument("--careless-rate", type=float, default=4e-4, help="learning rate of careless training")
     parser.add_argument(
@@ -124,7 +127,10 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     if given.minutes > 0:
-        build_careful(given.careful, given.minutes, given.seed, given.count)
+        config = SftConfig(given.minutes, learning_rate=given.rate, short_prefix=0.75, all_tokens=0.3, seed=given.seed)
+        if given.start is not None:
+            config = replace(config, short_prefix=0.5, all_tokens=0.1)
+        build_careful(given.start, given.careful, config, given.count)
     if given.careless_minutes > 0:
         config = replace(
             SftConfig(given.careless_minutes, whole=1.0, hold=0.2, seed=given.seed), learning_rate=given.careless_rate
