@@ -82,6 +82,17 @@ class ToolsSection(Section):
     """Time one tool call has before it counts as a failure of infrastructure."""
     args: tuple[str, ...] = ()
     """Further arguments for the server's command line."""
+    cassette: str | None = None
+    """File of recorded tasks (`harness traces cassettes`) that answer in the server's place; empty for none."""
+    on_miss: Literal["refuse", "simulate", "live"] = "refuse"
+    """A call not on record: `refuse` answers an error, `simulate` has a model play the tool, `live` asks `live_url`
+    or `server` in a session that is brought to where the agent stands."""
+    simulator: str | None = None
+    """LiteLLM model string that plays tools for `simulate`. Its key comes from the environment."""
+    simulator_api_base: str | None = None
+    """Address of an OpenAI-compatible endpoint for it; None for the provider's own."""
+    live_url: str | None = None
+    """MCP address of a running server for `live`; None starts `server`."""
 
 
 class AgentSection(Section):
@@ -209,6 +220,12 @@ class TrainingSection(Section):
     """Longer gradients are shortened to this."""
     loss_weight: Literal["token", "trajectory"] = "token"
     """What weighs the same in a step's loss: every trained token, or every trajectory however long."""
+    agents: tuple[str, ...] = ()
+    """Sub-agents whose turns are trained, by the name they send; empty for all. Other turns stay context."""
+    models: tuple[str, ...] = ()
+    """Model names, as agents ask for them, whose turns are trained; empty for all."""
+    turns: Annotated[str, Field(pattern=r"^(-?\d+)?:(-?\d+)?$")] = ":"
+    """Slice of these turns that is trained, as Python writes it: `-1:` is the last, `:3` the first three."""
     max_staleness: NotNegative = 1
     """Versions a row may be behind when it is trained on."""
     steps_ahead: NotNegative = 1
@@ -297,6 +314,8 @@ class Config(Section):
             raise ValueError("user.kind = 'llm' needs user.model")
         if (self.tools.url is None) != (self.tools.control_url is None):
             raise ValueError("tools.url and tools.control_url go together")
+        if self.tools.cassette and self.tools.on_miss == "simulate" and self.tools.simulator is None:
+            raise ValueError("tools.on_miss = 'simulate' needs tools.simulator")
         if self.training.batch_rows < self.training.group_size:
             raise ValueError(
                 f"training.batch_rows = {self.training.batch_rows} holds no group of training.group_size = "

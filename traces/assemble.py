@@ -145,6 +145,7 @@ def _turn(index: int, span: Span, agent_name: str | None, read: _MessageReader) 
         start_ns=span.start_ns,
         end_ns=span.end_ns,
         agent_name=agent_name,
+        asked_model=str(attributes.get(semconv.ASKED_MODEL) or ""),
         retry_count=int(attributes.get(semconv.RETRY_COUNT) or 0),
     )
 

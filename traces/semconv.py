@@ -98,6 +98,7 @@ DRIFT_TOKENS: Final = "harness.drift.tokens"
 # --- Ours: gateways.
 DIALECT: Final = "harness.gateway.dialect"
 CONTINUATION: Final = "harness.gateway.continuation"
+ASKED_MODEL: Final = "harness.gateway.asked_model"
 RETRY_COUNT: Final = "harness.gateway.retry_count"
 LIMIT_HIT: Final = "harness.gateway.limit"
 IDEMPOTENCY_KEY: Final = "harness.idempotency_key"

@@ -18,6 +18,7 @@ from traces.forest import TokenForest
 from traces.node import Fork, ForkCause, Node
 from traces.span import Tokens
 from traces.trajectory import Ids, Logprobs, Trajectory, Turn
+from traces.turn_filter import EVERY_TURN, TurnFilter
 
 __all__ = ["Fork", "ForkCause", "Node", "Row", "RowSet", "TokenForest", "cut_rows", "grow_forest", "rows"]
 
@@ -49,7 +50,8 @@ class RowSet:
     drift_tokens: int
     """Sampled tokens the policy later read otherwise, without an edit by the agent."""
     dropped: Counter[str]
-    """Rows not trained, by reason: `no_token_ids`, `no_logprobs`, `no_policy_version`, `superseded_by_retry`."""
+    """Rows not trained, by reason: `no_token_ids`, `no_logprobs`, `no_policy_version`, `superseded_by_retry`,
+    `not_chosen` (none of its turns is to be trained)."""
     dropped_tokens: int
     """Sampled tokens that are trained in no row because of that."""
 
@@ -78,13 +80,18 @@ def _said(turn: Turn) -> Callable[[], Conversation] | None:
     return lambda: read_conversation(turn.input_messages, turn.tools).answered(turn.output_message)
 
 
-def cut_rows(trajectory: Trajectory) -> RowSet:
-    """One row a leaf of the trajectory's forest; a sampled token shared by several rows is trained in the first."""
+def cut_rows(trajectory: Trajectory, only: TurnFilter = EVERY_TURN) -> RowSet:
+    """One row a leaf of the trajectory's forest; a sampled token shared by several rows is trained in the first.
+
+    Turns that `only` leaves out stay in the rows as context, with mask 0.
+    """
     forest, turn_indices = grow_forest(trajectory)
     dropped: Counter[str] = Counter()
     dropped["no_token_ids"] = len(trajectory.turns) - len(turn_indices)
     cut: list[Row] = []
     trained: set[int] = set()
+    chosen = only.chosen(trajectory.turns)
+    left_out = {node.index for node in forest.nodes if turn_indices[node.index] not in chosen}
     for leaf in forest.nodes:
         if leaf.children:
             continue
@@ -93,7 +100,10 @@ def cut_rows(trajectory: Trajectory) -> RowSet:
         if reason is not None:
             dropped[reason] += 1
             continue
-        cut.append(_row(path, trained, turn_indices))
+        if all(node.index in trained or node.index in left_out for node in path):
+            dropped["not_chosen"] += 1
+            continue
+        cut.append(_row(path, trained, left_out, turn_indices))
     lost = sum(node.completion_length for node in forest.nodes if node.index not in trained)
     return RowSet(cut, _forks_by_turn(forest, turn_indices), forest.drift_tokens, +dropped, lost)
 
@@ -106,7 +116,7 @@ def _untrainable(node: Node) -> str | None:
     return "no_policy_version" if node.version < 0 else None
 
 
-def _row(path: list[Node], trained: set[int], turn_indices: list[int]) -> Row:
+def _row(path: list[Node], trained: set[int], left_out: set[int], turn_indices: list[int]) -> Row:
     length = path[-1].end
     mask_T = np.zeros(length, np.bool_)
     logprobs_T = np.zeros(length, np.float32)
@@ -116,7 +126,7 @@ def _row(path: list[Node], trained: set[int], turn_indices: list[int]) -> Row:
         sampled = slice(node.prompt_length, node.end)
         logprobs_T[sampled] = node.logprobs_T
         versions_T[sampled] = node.version
-        if node.index not in trained:
+        if node.index not in trained and node.index not in left_out:
             mask_T[sampled] = True
             trained.add(node.index)
             fresh.append(turn_indices[node.index])

@@ -84,6 +84,8 @@ class Turn:
     """Unix time of the answer in nanoseconds."""
     agent_name: str | None = None
     """Which (sub-)agent called, where the source says."""
+    asked_model: str = ""
+    """Model name that the agent asked for: an alias, since the rollout's policy answers; empty where unknown."""
     retry_count: int = 0
     """How often the client had sent this request before; such an answer supersedes the one it gave up on."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from traces.tokens import Row, cut_rows
 from traces.trajectory import Group, Trajectory
+from traces.turn_filter import EVERY_TURN, TurnFilter
 
 SPREAD_MIN = 1e-6
 """Groups whose scores deviate by less teach nothing: every advantage would be 0."""
@@ -38,6 +39,8 @@ class BatchRules:
     """`token`: every trained token weighs the same; `trajectory`: every trajectory does, however long or forked."""
     score_name: str | None = None
     """Score that is the reward; None takes each rollout's newest."""
+    only: TurnFilter = EVERY_TURN
+    """Turns that are trained; the others are context."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +183,7 @@ def _trajectory_rows(
     trajectory: Trajectory, advantage: float, group_seq: int, rules: BatchRules, dropped: Counter[str]
 ) -> list[BatchRow]:
     made: list[BatchRow] = []
-    cut = cut_rows(trajectory)
+    cut = cut_rows(trajectory, rules.only)
     dropped.update(cut.dropped)
     for row in cut.rows:
         if len(row.ids_T) > rules.max_row_tokens:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from harness.config import Config, Section, TrainingSection, WandbSection
 from harness.errors import TrainingError
+from traces.turn_filter import TurnFilter
 from training.batch import BatchRules
 
 TRAINER_FILE = "trainer.json"
@@ -57,6 +58,7 @@ class TrainerConfig(Section):
             max_row_tokens=self.training.max_row_tokens,
             loss_weight=self.training.loss_weight,
             score_name=self.score_name,
+            only=TurnFilter(self.training.agents, self.training.models, self.training.turns),
         )
 
     def write(self, run_dir: Path) -> Path:

@@ -43,6 +43,8 @@ class CallRecord:
     """The client wants events."""
     agent_name: str = ""
     """Which of several agents asks, where the client says so."""
+    asked_model: str = ""
+    """Model name that the client asks for; the rollout's policy answers whatever it is."""
     start_ns: int = field(default_factory=time.time_ns)
     """Unix time in nanoseconds."""
 
@@ -93,6 +95,8 @@ class CallRecord:
             attributes[semconv.REQUEST_CHOICE_COUNT] = body["n"]
         if self.stream:
             attributes[semconv.REQUEST_STREAM] = True
+        if self.asked_model:
+            attributes[semconv.ASKED_MODEL] = self.asked_model
         if self.agent_name:
             attributes[semconv.AGENT_NAME] = self.agent_name
         if self.rollout.limit_hit is not None:

@@ -138,7 +138,8 @@ class ModelGateway:
             failure = _unreadable(error)
             await send_json(client.send, failure.status, dialect.write_error(failure))
             return
-        call = Call(side.turns, replace(record, stream=request.stream), request, reading, dialect)
+        record = replace(record, stream=request.stream, asked_model=request.model)
+        call = Call(side.turns, record, request, reading, dialect)
         if request.stream:
             await self._stream(side, call, client)
             return

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from traces.node import ForkCause
 from traces.span import Tokens
 from traces.tokens import cut_rows, rows
 from traces.trajectory import Ending, Ids, Trajectory, Turn
+from traces.turn_filter import TurnFilter
 
 
 def ids(*values: int) -> Ids:
@@ -266,3 +268,26 @@ def test_the_live_forest_finds_the_turn_that_a_request_continues() -> None:
     assert forest.deepest_match(ids(1, 2, 3, 4, 5, 6)) == (node, SECOND_PROMPT_START)
     assert forest.deepest_match(ids(1, 2, 3, 4)) == (None, 0)
     assert node.sequence().tolist() == [1, 2, 3, 4, 5]
+
+
+def test_turns_left_out_are_context_and_never_trained() -> None:
+    triage = turn(0, ids(1, 2), ids(3), agent_name="triage", asked_model="small")
+    expert = turn(1, ids(9, 8), ids(7, 6), agent_name="expert", asked_model="large")
+    again = turn(2, ids(9, 8, 7, 6, 5), ids(4), agent_name="expert", asked_model="large")
+    told = trajectory([triage, expert, again])
+
+    def trained(**only: Any) -> list[tuple[int, ...]]:
+        return [tuple(row.ids_T[row.mask_T]) for row in cut_rows(told, TurnFilter(**only)).rows]
+
+    assert trained() == [(3,), (7, 6, 4)]
+    assert trained(agents=("expert",)) == trained(models=("large",)) == [(7, 6, 4)]
+    assert trained(turns="-1:") == [(4,)]
+    assert trained(agents=("triage", "expert"), turns=":2") == [(3,), (7, 6)]
+    only_last = cut_rows(told, TurnFilter(turns="-1:"))
+    assert list(only_last.rows[0].ids_T) == [9, 8, 7, 6, 5, 4]
+    assert dict(only_last.dropped) == {"not_chosen": 1}
+
+
+def test_a_turn_filter_that_is_no_slice_is_refused() -> None:
+    with pytest.raises(ValueError, match="is no slice of turns"):
+        TurnFilter(turns="3").chosen([])
