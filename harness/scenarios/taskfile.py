@@ -8,14 +8,20 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.config import ToolsSection
 from harness.errors import ConfigError, ToolServerError
 from harness.process import Process
-from harness.session import Session, SessionSource
+from harness.session import Session, SessionDoor, SessionSource
+from harness.session_process import PORT, ProcessPerSession, ProcessSession
 from harness.task import Task, task_from_dict
 
 TRAIN = "train"
@@ -112,3 +118,35 @@ class TaskFileServer:
     async def open_session(self, task: Task) -> Session:
         """A fresh session for the task; raises ToolServerError."""
         return await self.source.open_session(task)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedServer:
+    """An MCP server that somebody runs, the same for every session: for servers whose tools change nothing (law 5)."""
+
+    name: str
+    """Name of the server."""
+    url: str
+    """Its MCP address."""
+
+    async def open_session(self, task: Task) -> ProcessSession:
+        """The same address for every task."""
+        del task
+        return ProcessSession(SessionDoor(self.name, self.url), AsyncExitStack())
+
+
+def third_party(section: ToolsSection, logs: Path) -> SessionSource:
+    """The MCP server that a configuration names by command or by address.
+
+    A command with `{port}` in it listens there; any other is spoken to over stdio. Raises ConfigError for a command
+    that isn't there.
+    """
+    if section.command is None:
+        return SharedServer(section.server, str(section.url))
+    command = tuple(shlex.split(section.command))
+    if not command or shutil.which(command[0]) is None:
+        fix = "give the command line that starts the server, in quotes"
+        raise ConfigError(f"tools.command = {section.command!r}", "no such command on the PATH", fix)
+    if not any(PORT in part for part in command):
+        command = (sys.executable, "-m", "harness.stdio_server", PORT, *command)
+    return ProcessPerSession(section.server, command, logs)
