@@ -73,9 +73,11 @@ class ToolsSection(Section):
     """The tool server whose tasks the agent works on."""
 
     server: str = "retail"
-    """A folder of `mcp_servers/`, or any module that starts the same way."""
+    """A folder of `mcp_servers/`, or any module that starts the same way; `none` for no tools. With `command`, a name."""
+    command: str | None = None
+    """Command line of an MCP server that has no tasks, for `tasks.file`: a process a session, on stdio or `{port}`."""
     url: str | None = None
-    """Base URL of a running server; None starts one."""
+    """Base URL of a running server; with `tasks.file`, its MCP address, which all sessions share. None starts one."""
     control_url: str | None = None
     """State control API of a running server; goes with `url`."""
     call_timeout_s: Seconds = 30.0
@@ -139,6 +141,8 @@ class TasksSection(Section):
     """Request kinds to draw from, repeat one to weigh it; empty leaves the mix to the server."""
     difficulty: Count | None = None
     """Draw tasks of this difficulty only, where the server knows levels; None leaves the mix to the server."""
+    file: str | None = None
+    """Tasks as JSON lines (`harness tasks generate`) in place of the server's own; they need a judge as the reward."""
 
 
 class RolloutSection(Section):
@@ -312,8 +316,12 @@ class Config(Section):
             raise ValueError(f"reward.kind = {self.reward.kind!r} needs judge.model (flag --judge)")
         if self.user.kind == "llm" and self.user.model is None:
             raise ValueError("user.kind = 'llm' needs user.model")
-        if (self.tools.url is None) != (self.tools.control_url is None):
+        if self.tasks.file is None and (self.tools.url is None) != (self.tools.control_url is None):
             raise ValueError("tools.url and tools.control_url go together")
+        if self.tasks.file is not None and self.reward.kind not in ("ruler", "independent"):
+            raise ValueError("tasks.file has tasks that no server grades: set reward.kind = 'ruler' or 'independent'")
+        if self.tools.command is not None and self.tasks.file is None:
+            raise ValueError("tools.command names a server without tasks: set tasks.file (`harness tasks generate`)")
         if self.tools.cassette and self.tools.on_miss == "simulate" and self.tools.simulator is None:
             raise ValueError("tools.on_miss = 'simulate' needs tools.simulator")
         if self.training.batch_rows < self.training.group_size:

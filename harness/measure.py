@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.agent import Agent, configured_agent, load_agent
-from harness.config import Config
+from harness.config import Config, RewardSection
 from harness.evaluate import do_nothing, evaluate, load_evaluations, save_evaluation
 from harness.group import GroupPlan, run_group
 from harness.outcomes import Evaluation, EvaluationSpec, Outcome
 from harness.policy import Policy
 from harness.run_facts import DO_NOTHING
+from harness.scoring.scorer import open_scorer
 from harness.stack import Stack
 from harness.task import Task
 from traces.store import Store
@@ -84,12 +85,16 @@ class Measurement:
                 return found
         world = self._stack.world(self._config, self._store, temperature)
         tasks = await fetch_tasks(self._stack, self._config, section.split, 0, section.tasks)
+        # Tasks of a file have no checks: a judge scores each rollout by itself, so that groups of one can be measured.
+        reward = RewardSection(kind="checks" if self._config.tasks.file is None else "independent")
+        scoring = open_scorer(reward, self._config.judge, self._store, seed=self._config.run.seed)
+        async with scoring as judge:
 
-        async def run(task: Task, size: int) -> Sequence[Trajectory]:
-            plan = GroupPlan(size=size, retries=self._config.rollout.infrastructure_retries)
-            return (await run_group(task, agent, policy, world, plan)).trajectories
+            async def run(task: Task, size: int) -> Sequence[Trajectory]:
+                plan = GroupPlan(size=size, retries=self._config.rollout.infrastructure_retries, judge=judge)
+                return (await run_group(task, agent, policy, world, plan)).trajectories
 
-        # All at once: the world's slots bound what runs at a time.
-        evaluation = await evaluate(spec, tasks, run, groups_at_once=len(tasks), on_outcome=on_outcome)
+            # All at once: the world's slots bound what runs at a time.
+            evaluation = await evaluate(spec, tasks, run, groups_at_once=len(tasks), on_outcome=on_outcome)
         await asyncio.to_thread(save_evaluation, self._folder, evaluation)
         return evaluation

@@ -196,7 +196,7 @@ class _Rollout:
             "policy_version": self._policy.version,
             "sampling": self._world.sampling.to_dict(),
             "limits": self._world.limits.to_dict(),
-            "tool_servers": [session.door.to_dict()],
+            "tool_servers": [session.door.to_dict()] if session.door.url else [],
             "allowed_tools": self._task.allowed_tools,
         }
 

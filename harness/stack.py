@@ -22,8 +22,10 @@ from harness.errors import ConfigError, GatewayError
 from harness.gateway.client import GatewayClient, attach_gateway
 from harness.policy import Limits, Sampling
 from harness.process import Process, ProcessSpec, ready_line, start_process
-from harness.rollout import World
+from harness.rollout import World, score_by_checks, score_later
+from harness.scenarios.taskfile import TaskFileServer, read_tasks, third_party
 from harness.session import CONTROL_KEY_VARIABLE, ToolServer, attach_tool_server, start_tool_server
+from harness.task_server import NO_TOOLS, NoTools, TaskServer
 from harness.user_door import UserDesk, open_user_desk
 from traces.store import Store
 
@@ -44,7 +46,7 @@ class Stack:
 
     engine: Engine
     """Samples the policy."""
-    server: ToolServer
+    server: TaskServer
     """Makes, isolates and grades the tasks."""
     gateway: GatewayClient
     """Opens and seals rollouts."""
@@ -89,6 +91,8 @@ class Stack:
             server=self.server,
             gateway=self.gateway,
             store=store,
+            # Nobody but a judge can say what work on a task of a file is worth.
+            score=score_by_checks if config.tasks.file is None else score_later,
             sampling=Sampling(temperature=temperature, max_tokens=section.answer_tokens, top_p=section.top_p),
             limits=Limits(turns=section.turns, tokens=section.tokens, wall_s=config.agent.time_limit_s),
             slots=asyncio.Semaphore(section.concurrency),
@@ -152,9 +156,20 @@ async def open_engine(config: Config, logs: Path, adapter_slots: int) -> AsyncGe
 
 
 @contextlib.asynccontextmanager
-async def open_tool_server(config: Config, logs: Path) -> AsyncGenerator[ToolServer]:
-    """The configured tool server: started, or attached to."""
+async def open_tool_server(config: Config, logs: Path) -> AsyncGenerator[TaskServer]:
+    """The configured tool server: started, or attached to; with a file of tasks, sessions of a server for those."""
     section = config.tools
+    if config.tasks.file is not None:
+        tasks = tuple(read_tasks(Path(config.tasks.file), server=section.server))
+        if section.command is not None or section.url is not None:
+            yield TaskFileServer(third_party(section, logs), tasks)
+            return
+        async with start_tool_server(section.server, logs, args=section.args) as source:
+            yield TaskFileServer(source, tasks, source.process)
+        return
+    if section.server == NO_TOOLS:
+        yield NoTools()
+        return
     if section.url is None or section.control_url is None:
         async with start_tool_server(section.server, logs, args=section.args) as server:
             yield server
