@@ -162,6 +162,8 @@ class RolloutSection(Section):
     """Sampled tokens of one model call at most."""
     infrastructure_retries: NotNegative = 2
     """Fresh attempts after a failure of infrastructure."""
+    give_up_after: Count = 8
+    """Groups in a row of which nothing but failures of infrastructure may come before training stops."""
 
 
 class RewardSection(Section):

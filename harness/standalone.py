@@ -24,6 +24,7 @@ from harness.measure import Measurement, fetch_tasks
 from harness.outcomes import Evaluation
 from harness.policy import Policy
 from harness.rollout import run_rollout
+from harness.scoring.litellm_call import JudgeFailed
 from harness.scoring.scorer import open_scorer
 from harness.stack import STORE_FILE, Stack, start_stack
 from harness.task import AgentTask, Task
@@ -94,10 +95,15 @@ async def run_rollouts(
 
             async def one(task: Task) -> Sequence[Trajectory]:
                 plan = GroupPlan(size=each, retries=config.rollout.infrastructure_retries, judge=judge)
-                group = await run_group(task, agent, run.policy, world, plan)
-                made.extend(group.trajectories)
+                try:
+                    ended = (await run_group(task, agent, run.policy, world, plan)).trajectories
+                except JudgeFailed as error:
+                    display.update(note=f"a group is left unscored: {error.found}")
+                    records = run.store.rollouts(group_id=plan.group_id, ended=True)
+                    ended = [run.store.trajectory(record.rollout_id) for record in records]
+                made.extend(ended)
                 display.update(done=len(made), rollouts=len(made), reward=mean_reward(made))
-                return group.trajectories
+                return ended
 
             groups = await asyncio.gather(*map(one, found))
     return [trajectory for group in groups for trajectory in group]

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.agent import configured_agent
 from harness.config import Config
+from harness.errors import TrainingError
 from harness.group import GroupPlan, ScoreGroup, run_group
 from harness.measure import fetch_tasks
 from harness.policy import Policy
@@ -62,6 +63,7 @@ class GroupMaker:
         self._policy = Policy(source.stack.engine.model_name)
         self._tasks: dict[int, Task] = {}
         self._running: set[asyncio.Task[Group]] = set()
+        self._failed_in_row = 0
 
     async def make_groups(self) -> None:
         """Keep the trainer supplied. Raises what a broken program raises; a group that can't be judged is replaced."""
@@ -103,9 +105,24 @@ class GroupMaker:
                 continue
             pace.closed([group_rows(group, self._trainer.rules)])
             self._tell_of(group)
+            self._give_up_if_all_fails(group)
         if self._follow_policy():
             pace.published(self._policy.version)
             self._tell(done=self._policy.version, policy_version=self._policy.version)
+
+    def _give_up_if_all_fails(self, group: Group) -> None:
+        """Raise TrainingError after too many groups in a row of which nothing but failures of infrastructure came."""
+        if not all(trajectory.ending.is_infrastructure for trajectory in group.trajectories):
+            self._failed_in_row = 0
+            return
+        self._failed_in_row += 1
+        if self._failed_in_row >= self._config.rollout.give_up_after:
+            last = group.trajectories[-1]
+            raise TrainingError(
+                f"rollouts of the run {self._config.run.name!r}",
+                f"{self._failed_in_row} groups in a row failed whole, the last as {last.ending}: {last.ending_detail}",
+                "mend what failed, then `harness train --resume` the run",
+            )
 
     def _start(self, position: int, stopped: GroupRecord | None = None) -> None:
         self._running.add(asyncio.create_task(self._make(position, stopped)))

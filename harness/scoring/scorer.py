@@ -24,7 +24,7 @@ from harness.scoring.heats import RulerOptions
 from harness.scoring.independent import score_independently
 from harness.scoring.judge import Judge
 from harness.scoring.judge_cache import JudgeCache
-from harness.scoring.litellm_call import JudgeSpec, load_litellm
+from harness.scoring.litellm_call import JudgeFailed, JudgeSpec, load_litellm
 from harness.scoring.rubric import Rubric, load_rubric
 from harness.scoring.ruler import ballot_metrics, ruler_scores
 from traces import semconv
@@ -36,7 +36,7 @@ from traces.trajectory import Score, Trajectory
 CACHE_FILE = "judge_cache.db"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scorer:
     """Scores groups by one reward; can be called from many tasks at once."""
 
@@ -52,9 +52,16 @@ class Scorer:
     """Share of the checks in `weighted`."""
     store: Store
     """Where the rollouts are; spans are added to it, scores are returned."""
+    give_up_after: int = 8
+    """Groups in a row that may be left unscored; then the judge counts as dead."""
+    failed_in_row: int = 0
+    """Groups left unscored since the judge last answered."""
 
     async def __call__(self, task: object, trajectories: Sequence[Trajectory]) -> Mapping[str, Sequence[Score]]:
-        """Rollout id → scores to add, the reward last. Raises JudgeError; JudgeFailed where only this group is lost."""
+        """Rollout id → scores to add, the reward last.
+
+        Raises JudgeFailed where only this group is lost, and JudgeError where the judge is of no use, or no longer.
+        """
         del task
         count = BallotCount()
 
@@ -68,10 +75,25 @@ class Scorer:
             scores = await BLENDS[self.kind](trajectories, ask, self.checks_weight)
         except JudgeError as error:
             self._log(trajectories, count, error)
-            raise
+            raise self._counted(error) from error.__cause__
         self._log(trajectories, count, None)
+        if count.usage.calls:
+            self.failed_in_row = 0
         await asyncio.to_thread(self._write_spans, scores, started_ns)
         return scores
+
+    def _counted(self, error: JudgeError) -> JudgeError:
+        """The error itself; of the last of too many groups in a row, one that ends the run instead."""
+        if not isinstance(error, JudgeFailed):
+            return error
+        self.failed_in_row += 1
+        if self.failed_in_row < self.give_up_after:
+            return error
+        return JudgeError(
+            asked=f"the reward {self.kind!r} from the judge {self.judge.spec}",
+            found=f"{self.failed_in_row} groups in a row without a usable verdict, the last: {error.found}",
+            fix="mend the judge, then go on: all rollouts are kept, and `harness train --resume` has them judged first",
+        )
 
     def _log(self, trajectories: Sequence[Trajectory], count: BallotCount, error: JudgeError | None) -> None:
         row: dict[str, Any] = {
@@ -118,9 +140,10 @@ async def open_scorer(
             kind=reward.kind,
             judge=Judge(judge_spec(judge, judge.model), cache),
             rubric=rubric,
-            options=RulerOptions(seed=seed),
+            options=RulerOptions(seed=seed, votes=judge.votes),
             checks_weight=reward.checks_weight,
             store=store,
+            give_up_after=judge.give_up_after,
         )
 
 

@@ -20,7 +20,7 @@ from harness.scoring.litellm_call import JudgeFailed
 from harness.scoring.rescore import load_check, rescore_groups, stored_groups
 from harness.scoring.rubric import load_rubric
 from harness.scoring.scorer import Scorer, open_scorer
-from tests.scripted_judge import ScriptedJudge, answer, failure, honest, scripted_judge
+from tests.scripted_judge import Call, ScriptedJudge, answer, failure, honest, scripted_judge
 from traces import semconv
 from traces.build import ModelCall, Outcome, Place, agent_span, chat_span
 from traces.span import new_span_id, new_trace_id
@@ -226,3 +226,42 @@ async def test_calibration_without_checks_to_compare_with_says_so(tmp_path: Path
         async with scripted_judge(honest) as endpoint:
             with pytest.raises(JudgeError, match="no stored group"):
                 await calibrate_judge(stored_groups(store, "run"), Judge(endpoint.spec()), load_rubric(None))
+
+
+async def test_a_dead_judge_ends_the_run_after_a_few_groups_which_are_judged_when_it_is_back(tmp_path: Path) -> None:
+    with Store(tmp_path / "traces.db") as store:
+        for number in range(9):
+            store_group(store, number, [0.2, 0.9 - number / 100], close=number == 0)
+        async with (
+            scripted_judge(lambda _: "no idea") as endpoint,
+            ruler_of(endpoint, store, give_up_after=3) as scorer,
+        ):
+            with pytest.raises(JudgeError, match="3 groups in a row without a usable verdict") as told:
+                await rescore_groups(store, stored_groups(store, "run"), scorer)
+            assert not isinstance(told.value, JudgeFailed)
+        async with scripted_judge(honest) as endpoint, ruler_of(endpoint, store, give_up_after=3) as scorer:
+            done = await rescore_groups(store, stored_groups(store, "run"), scorer)
+    assert (done.groups, done.rollouts, done.unscored) == (9, 18, {})
+
+
+async def test_an_answer_between_failures_starts_the_count_anew(tmp_path: Path) -> None:
+    def some_fail(call: Call) -> str:
+        # A failing group takes two calls: its answer and the repair.
+        return honest(call) if call.number in (4, 9) else "no idea"
+
+    with Store(tmp_path / "traces.db") as store:
+        for number in range(6):
+            store_group(store, number, [0.2, 0.9 - number / 100], close=False)
+        async with scripted_judge(some_fail) as endpoint, ruler_of(endpoint, store, give_up_after=3) as scorer:
+            failed = 0
+            for number in range(6):
+                try:
+                    await scorer(None, trajectories_of(store, number))
+                except JudgeFailed:
+                    failed += 1
+    assert failed == 4
+    assert len(endpoint.calls) == 10
+
+
+def trajectories_of(store: Store, number: int) -> list[Trajectory]:
+    return [store.trajectory(f"g{number}-r{index}") for index in range(2)]
