@@ -24,7 +24,7 @@ from harness.policy import Limits, Sampling
 from harness.process import Process, ProcessSpec, ready_line, start_process
 from harness.rollout import World, score_by_checks, score_later
 from harness.scenarios.taskfile import TaskFileServer, read_tasks, third_party
-from harness.session import CONTROL_KEY_VARIABLE, ToolServer, attach_tool_server, start_tool_server
+from harness.session import CONTROL_KEY_VARIABLE, attach_tool_server, start_tool_server
 from harness.task_server import NO_TOOLS, NoTools, TaskServer
 from harness.user_door import UserDesk, open_user_desk
 from traces.store import Store
