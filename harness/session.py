@@ -224,15 +224,20 @@ async def attach_tool_server(name: str, url: str, control_url: str, control_key:
 
 @asynccontextmanager
 async def start_tool_server(
-    name: str, log_folder: Path, *, args: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    name: str,
+    log_folder: Path,
+    *,
+    module: str | None = None,
+    args: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[ToolServer]:
-    """Start `python -m mcp_servers.<name>` on a free port of this machine and stop it on leaving.
+    """Start `python -m mcp_servers.<name>`, or another `module`, on a free port of this machine; stop it on leaving.
 
     Raises ToolServerError where it says no address, ProcessError where it doesn't start.
     """
     control_key = secrets.token_urlsafe(24)
     spec = ProcessSpec(
-        (sys.executable, "-m", f"mcp_servers.{name}", "--port", "0", *args),
+        (sys.executable, "-m", module or f"mcp_servers.{name}", "--port", "0", *args),
         log_folder / f"tools-{name}.log",
         name=f"tool server {name!r}",
         env={**(environment or {}), CONTROL_KEY_VARIABLE: control_key},

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.config import Config
+from harness.config import Config, ToolsSection
 from harness.engine import Engine, EngineConfig, attach, start_engine
 from harness.errors import ConfigError, GatewayError
 from harness.gateway.client import GatewayClient, attach_gateway
@@ -170,6 +170,11 @@ async def open_tool_server(config: Config, logs: Path) -> AsyncGenerator[TaskSer
     if section.server == NO_TOOLS:
         yield NoTools()
         return
+    if section.cassette:
+        args = cassette_arguments(section, logs)
+        async with start_tool_server("cassettes", logs, module="harness.cassettes", args=args) as server:
+            yield server
+        return
     if section.url is None or section.control_url is None:
         async with start_tool_server(section.server, logs, args=section.args) as server:
             yield server
@@ -183,6 +188,16 @@ async def open_tool_server(config: Config, logs: Path) -> AsyncGenerator[TaskSer
         )
     async with attach_tool_server(section.server, section.url, section.control_url, control_key) as server:
         yield server
+
+
+def cassette_arguments(section: ToolsSection, logs: Path) -> list[str]:
+    """The command line of the cassette server that stands in for the configured one."""
+    given = {"--on-miss": section.on_miss, "--logs": str(logs), "--simulator": section.simulator}
+    given |= {"--simulator-api-base": section.simulator_api_base, "--live-url": section.live_url}
+    if section.on_miss == "live" and section.live_url is None:
+        given["--live"] = section.server
+    flags = [f"{flag}={value}" for flag, value in given.items() if value is not None]
+    return [*flags, *(f"--live-arg={arg}" for arg in section.args), str(section.cassette)]
 
 
 @contextlib.asynccontextmanager

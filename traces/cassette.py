@@ -67,6 +67,8 @@ class Cassette:
     """In the order in which they were made; of several trajectories one after the other."""
     expected: list[RecordedCall] | None = None
     """State-changing calls of the best recording, which a good agent makes too; None where no recording was good."""
+    writes: list[str] = field(default_factory=list[str])
+    """Tools that change state, as far as the recording tells."""
     kind: str = ""
     """Request kind of the recorded task."""
     split: str = ""
@@ -138,8 +140,10 @@ def record_cassettes(
         best = max(recordings, key=_goodness)
         merged = merge_cassettes([record_cassette(one) for one in (best, *(r for r in recordings if r is not best))])
         task = dict(tasks.get(best.rollout_id) or {})
-        expected = _effects(best, is_write) if _goodness(best) > 0 else None
-        made.append(replace(merged, expected=expected, kind=best.kind, split=best.split, task=task))
+        names = {str(tool.get("function", {}).get("name")) for tool in merged.tools} | {c.name for c in merged.calls}
+        writes = sorted(name for name in names if is_write(name))
+        expected = _effects(best, writes) if _goodness(best) > 0 else None
+        made.append(replace(merged, expected=expected, writes=writes, kind=best.kind, split=best.split, task=task))
     return made
 
 
@@ -148,9 +152,9 @@ def _goodness(trajectory: Trajectory) -> float:
     return 1.0 if score is None else score.value
 
 
-def _effects(trajectory: Trajectory, is_write: Callable[[str], bool]) -> list[RecordedCall]:
+def _effects(trajectory: Trajectory, writes: Sequence[str]) -> list[RecordedCall]:
     calls = record_cassette(trajectory).calls
-    return [call for call in calls if is_write(call.name) and not call.is_error]
+    return [call for call in calls if call.name in writes and not call.is_error]
 
 
 def is_same_call(name: str, arguments: str, recorded: RecordedCall) -> bool:

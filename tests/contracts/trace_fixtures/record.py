@@ -1,103 +1,118 @@
-"""Makes the fixtures of this folder with the real instrumentations, against a scripted model: `record.py KIND FILE`.
+"""Makes the OTLP fixtures of this folder with the real SDKs, against a scripted model: `record.py KIND FILE`.
 
-KIND is `openinference` (openinference-instrumentation-openai) or `genai` (pydantic-ai's own spans). It runs by hand, in
-an environment with those packages; with `--to URL` spans go to a real backend instead, such as `phoenix serve`, whose
-answer to `GET /v1/projects/default/spans` is `phoenix_spans.json`. Tests only read the files.
+KIND is `openinference` (openinference-instrumentation-openai), `genai` (pydantic-ai's own spans), `openllmetry`
+(traceloop-sdk), `langfuse` or `logfire`. It runs by hand, in an environment with that SDK; with `--to URL` spans of the
+first two go to a real backend instead, such as `phoenix serve`, whose answer to `GET /v1/projects/default/spans` is
+`phoenix_spans.json`. Tests only read the files.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import gzip
 import json
-import threading
+import os
 from pathlib import Path
 from typing import Any
 
 import openai
-import uvicorn
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-
-SYSTEM = "You are a support agent."
-REQUEST = "Where is my order #W1?"
-RESULT = '{"status": "pending"}'
-PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
-TOOL = {
-    "type": "function",
-    "function": {"name": "get_order", "description": "Reads an order.", "parameters": PARAMETERS},
-}
-BODIES: list[bytes] = []
+from scripted_model import POSTED, REQUEST, RESULT, SYSTEM, converse, get_order, serve
 
 
-async def chat(request: Request) -> Response:
-    messages = (await request.json())["messages"]
-    call = {"id": "call_1", "type": "function", "function": {"name": "get_order", "arguments": '{"order_id": "#W1"}'}}
-    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
-    if messages[-1]["role"] == "tool":
-        message = {"role": "assistant", "content": "Order #W1 is pending."}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
-    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-    answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "tiny"}
-    return JSONResponse({**answer, "choices": [choice], "usage": usage})
+def exporting(url: str) -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint=url)))
+    return provider
 
 
-async def traces(request: Request) -> Response:
-    BODIES.append(await request.body())
-    return Response(b"", media_type="application/x-protobuf")
+def client_of(url: str) -> Any:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none")
 
 
-def serve() -> str:
-    routes = [Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/traces", traces, methods=["POST"])]
-    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=0, log_level="error"))
-    threading.Thread(target=server.run, daemon=True).start()
-    waiting = threading.Event()
-    while not server.started:
-        waiting.wait(0.05)
-    return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-
-
-def run_openinference(provider: TracerProvider, url: str) -> None:
+def run_openinference(url: str, to: str) -> None:
     from openinference.instrumentation.openai import OpenAIInstrumentor
 
+    provider = exporting(to)
     OpenAIInstrumentor().instrument(tracer_provider=provider)
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
-    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": REQUEST}]
     tracer = provider.get_tracer("an.agent")
+
+    def use_tool(**arguments: str) -> str:
+        used = {"openinference.span.kind": "TOOL", "tool.name": "get_order", "input.value": json.dumps(arguments)}
+        with tracer.start_as_current_span("get_order", attributes={**used, "output.value": RESULT}):
+            return get_order(**arguments)
+
     named = {"openinference.span.kind": "AGENT", "agent.name": "support", "input.value": REQUEST}
     with tracer.start_as_current_span("agent", attributes=named) as root:
-        asked: Any = client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0].message
-        (call,) = asked.tool_calls
-        used = {"openinference.span.kind": "TOOL", "tool.name": "get_order", "input.value": call.function.arguments}
-        with tracer.start_as_current_span("get_order", attributes={**used, "output.value": RESULT}):
-            pass
-        messages += [asked.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": RESULT}]
-        said = client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0].message
-        root.set_attribute("output.value", said.content or "")
+        root.set_attribute("output.value", converse(client_of(url), use_tool))
+    provider.shutdown()
 
 
-def run_genai(provider: TracerProvider, url: str) -> None:
+def run_genai(url: str, to: str) -> None:
     from pydantic_ai import Agent, InstrumentationSettings
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
+    provider = exporting(to)
     Agent.instrument_all(InstrumentationSettings(tracer_provider=provider))
     model = OpenAIChatModel("tiny", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="none"))
     agent = Agent(model, name="support", system_prompt=SYSTEM)
 
-    @agent.tool_plain
-    def get_order(order_id: str) -> dict[str, str]:
+    @agent.tool_plain(name="get_order")
+    def read_order(order_id: str) -> dict[str, str]:
         """Reads an order."""
-        return json.loads(RESULT)
+        return json.loads(get_order(order_id))
 
     agent.run_sync(REQUEST)
+    provider.shutdown()
+
+
+def run_openllmetry(url: str, to: str) -> None:
+    from traceloop.sdk import Traceloop
+    from traceloop.sdk.decorators import agent, tool
+
+    Traceloop.init(
+        app_name="support", exporter=OTLPSpanExporter(endpoint=to), disable_batch=True, telemetry_enabled=False
+    )
+    traced = tool(name="get_order")(get_order)
+    agent(name="support")(lambda: converse(client_of(url), traced))()
+
+
+def run_langfuse(url: str, to: str) -> None:
+    from langfuse import Langfuse, observe
+    from langfuse.openai import OpenAI
+
+    langfuse = Langfuse(public_key="pk", secret_key="sk", base_url=url)
+    traced = observe(get_order, name="get_order", as_type="tool")
+    observe(lambda: converse(OpenAI(base_url=f"{url}/v1", api_key="none"), traced), name="support", as_type="agent")()
+    langfuse.flush()
+    langfuse.shutdown()
+
+
+def run_logfire(url: str, to: str) -> None:
+    import logfire
+
+    processor = SimpleSpanProcessor(OTLPSpanExporter(endpoint=to))
+    logfire.configure(send_to_logfire=False, console=False, additional_span_processors=[processor])
+    client = client_of(url)
+    logfire.instrument_openai(client)
+    traced = logfire.instrument("get_order", record_return=True)(get_order)
+    with logfire.span("support"):
+        converse(client, traced)
+
+
+KINDS = {
+    "openinference": run_openinference,
+    "genai": run_genai,
+    "openllmetry": run_openllmetry,
+    "langfuse": run_langfuse,
+    "logfire": run_logfire,
+}
 
 
 def hex_ids(value: Any) -> Any:
@@ -112,17 +127,17 @@ def hex_ids(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=["openinference", "genai"])
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("file", type=Path)
     parser.add_argument("--to", help="URL of a backend's /v1/traces")
     given = parser.parse_args()
+    os.environ["TRACELOOP_TRACE_CONTENT"] = "true"
     url = serve()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint=given.to or f"{url}/v1/traces")))
-    (run_openinference if given.kind == "openinference" else run_genai)(provider, url)
-    provider.shutdown()
+    KINDS[given.kind](url, given.to or f"{url}/v1/traces")
     if given.to is None:
-        lines = [json.dumps(hex_ids(MessageToDict(ExportTraceServiceRequest.FromString(body)))) for body in BODIES]
+        bodies = [p for p in POSTED if p.path.endswith("/v1/traces")]
+        raw = [gzip.decompress(p.body) if p.headers.get("content-encoding") == "gzip" else p.body for p in bodies]
+        lines = [json.dumps(hex_ids(MessageToDict(ExportTraceServiceRequest.FromString(body)))) for body in raw]
         given.file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
