@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from harness.gateway.app import GatewayApp, GatewayConfig, open_gateway
@@ -79,6 +80,12 @@ class Doors:
 def client(opened: OpenedRollout, *, retries: int = 0, timeout_s: float = 30.0) -> AsyncOpenAI:
     """The official client at a rollout's model door."""
     return AsyncOpenAI(base_url=opened.model_url, api_key=opened.key, max_retries=retries, timeout=timeout_s)
+
+
+def anthropic_client(opened: OpenedRollout, *, retries: int = 0) -> AsyncAnthropic:
+    """Anthropic's official client at the same door."""
+    base_url = opened.model_url.removesuffix("/v1")
+    return AsyncAnthropic(base_url=base_url, api_key=opened.key, max_retries=retries, timeout=30.0)
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from tests.tool_doors import serve
 
 START, END = 1, 2
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.S)
+THOUGHT = re.compile(r"<think>(.*?)</think>", re.S)
 
 
 def encode(text: str) -> list[int]:
@@ -46,7 +47,7 @@ def render(body: dict[str, Any]) -> list[int]:
         if isinstance(content, list):
             content = "".join(part.get("text", "") for part in content)
         for call in message.get("tool_calls") or ():
-            arguments = json.dumps(json.loads(call["function"]["arguments"]))
+            arguments = _canonical(call["function"]["arguments"])
             content += f'<tool_call>{{"name": "{call["function"]["name"]}", "arguments": {arguments}}}</tool_call>'
         text += f"<|im_start|>{message['role']}\n{content}<|im_end|>\n"
     if body.get("add_generation_prompt", True):
@@ -54,15 +55,32 @@ def render(body: dict[str, Any]) -> list[int]:
     return encode(text)
 
 
+def _canonical(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments))
+    except ValueError:
+        return arguments
+
+
 def parse(text: str, serial: int) -> dict[str, Any]:
     """Sampled text as a chat message."""
     calls = []
     for number, found in enumerate(CALL.findall(text)):
-        call = json.loads(found)
-        function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+        name, arguments = _name_and_arguments(found)
+        function = {"name": name, "arguments": arguments}
         calls.append({"id": f"call-{serial}-{number}", "type": "function", "function": function})
-    content = CALL.sub("", text).strip() or None
-    return {"role": "assistant", "content": content, "reasoning": None, "refusal": None, "tool_calls": calls}
+    reasoning = "".join(THOUGHT.findall(text)) or None
+    content = THOUGHT.sub("", CALL.sub("", text)).strip() or None
+    return {"role": "assistant", "content": content, "reasoning": reasoning, "refusal": None, "tool_calls": calls}
+
+
+def _name_and_arguments(text: str) -> tuple[str, str]:
+    """A call's parts; `name: text` gives arguments that are no JSON, as lenient parsers let them through."""
+    if not text.startswith("{"):
+        name, _, arguments = text.partition(": ")
+        return name, arguments
+    call = json.loads(text)
+    return call["name"], json.dumps(call["arguments"])
 
 
 @dataclass
@@ -98,9 +116,11 @@ class ScriptedEngine:
             Route("/v1/models", lambda _: JSONResponse({"data": [{"id": "base", "root": "scripted"}]})),
             Route(chat, self.chat, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/v1/completions", self.complete, methods=["POST"]),
         ]
         if self.scale_out:
             routes += [
+                Route("/tokenize", self.tokenize, methods=["POST"]),
                 Route(f"{chat}/render", self.render, methods=["POST"]),
                 Route("/inference/v1/generate", self.generate, methods=["POST"]),
                 Route(f"{chat}/derender", self.derender, methods=["POST"]),
@@ -115,6 +135,10 @@ class ScriptedEngine:
     async def detokenize(self, request: Request) -> Response:
         body = await self._body(request)
         return JSONResponse({"prompt": decode(body["tokens"])})
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await self._body(request)
+        return JSONResponse({"tokens": encode(body["prompt"])})
 
     async def render(self, request: Request) -> Response:
         body = await self._body(request)
@@ -141,6 +165,25 @@ class ScriptedEngine:
         message = parse(decode(choice["token_ids"]), len(self.asked))
         return JSONResponse({"id": "d", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
+    async def complete(self, request: Request) -> Response:
+        body = await self._body(request)
+        prompt = body["prompt"] if isinstance(body["prompt"], list) else encode(body["prompt"])
+        choices = []
+        for index in range(body.get("n") or 1):
+            ids, reason, stopped = _stopped(*await self._sample(prompt), body.get("stop"))
+            text = decode(ids).removesuffix("<|im_end|>").removesuffix(stopped or "")
+            logprobs = {"tokens": ["?"] * len(ids), "token_logprobs": [-i / 1000 for i in ids]}
+            choice = {"index": index, "text": text, "finish_reason": reason, "stop_reason": stopped}
+            choices.append({**choice, "token_ids": ids, "prompt_token_ids": prompt, "logprobs": logprobs})
+        sampled = sum(len(choice["token_ids"]) for choice in choices)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": sampled, "total_tokens": len(prompt) + sampled}
+        reply = {"id": f"cmpl-{len(self.asked)}", "created": 7, "choices": choices}
+        if body.get("stream"):
+            ends = [{**reply, "choices": []}, {**reply, "choices": [], "usage": usage}]
+            events = b"".join(_event(one) for one in (reply, *ends))
+            return Response(events + b"data: [DONE]\n\n", media_type="text/event-stream")
+        return JSONResponse({**reply, "usage": usage})
+
     async def chat(self, request: Request) -> Response:
         body = await self._body(request)
         failure = self.fail_next.pop(0) if self.fail_next else ""
@@ -153,8 +196,8 @@ class ScriptedEngine:
         prompt = given if given and self.takes_ids_in_chat else render(body)
         choices = []
         for index in range(body.get("n") or 1):
-            ids, reason = await self._sample(prompt)
-            choices.append(self._choice(index, ids, reason))
+            ids, reason, stopped = _stopped(*await self._sample(prompt), body.get("stop"))
+            choices.append(self._choice(index, ids, reason, stopped))
         if failure == "close":
             return StreamingResponse(_broken(), media_type="application/json")
         reply = {"id": f"chat-{len(self.asked)}", "created": 7, "choices": choices, "prompt_token_ids": prompt}
@@ -165,8 +208,9 @@ class ScriptedEngine:
             return StreamingResponse(_events(reply, failure == "midway"), media_type="text/event-stream")
         return JSONResponse(reply)
 
-    def _choice(self, index: int, ids: list[int], reason: str) -> dict[str, Any]:
-        message = parse(decode(ids).removesuffix("<|im_end|>"), len(self.asked) * 10 + index)
+    def _choice(self, index: int, ids: list[int], reason: str, stopped: str | None) -> dict[str, Any]:
+        spoken = decode(ids).removesuffix("<|im_end|>").removesuffix(stopped or "")
+        message = parse(spoken, len(self.asked) * 10 + index)
         if message["tool_calls"] and reason == "stop":
             reason = "tool_calls"
         content = [{"token": f"token_id:{i}", "logprob": -i / 1000, "top_logprobs": []} for i in ids]
@@ -174,10 +218,19 @@ class ScriptedEngine:
             "index": index,
             "message": message,
             "finish_reason": reason,
-            "stop_reason": None,
+            "stop_reason": stopped,
             "token_ids": ids,
             "logprobs": {"content": content},
         }
+
+
+def _stopped(ids: list[int], reason: str, stops: list[str] | str | None) -> tuple[list[int], str, str | None]:
+    """What is left of an answer that ends with the first stop string in it."""
+    text = decode(ids)
+    for stop in [stops] if isinstance(stops, str) else stops or ():
+        if stop in text:
+            return encode(text[: text.index(stop) + len(stop)]), "stop", stop
+    return ids, reason, None
 
 
 async def _broken() -> AsyncGenerator[bytes]:
@@ -195,14 +248,15 @@ def _events(reply: dict[str, Any], broken: bool) -> Iterator[bytes]:
         calls = [{**call, "index": i} for i, call in enumerate(message["tool_calls"])]
         half = len(ids) // 2
         text = message["content"] or ""
-        parts = ({"content": text[:1]}, {"content": text[1:], **({"tool_calls": calls} if calls else {})})
+        thought = {"reasoning": message["reasoning"]} if message["reasoning"] else {}
+        parts = ({"content": text[:1], **thought}, {"content": text[1:], **({"tool_calls": calls} if calls else {})})
         for part, delta in enumerate(parts):
             if broken and part:
                 yield _event({"error": {"message": "scripted failure midway", "type": "Scripted"}})
                 return
             some = slice(0, half) if part == 0 else slice(half, None)
             logprobs = {"content": choice["logprobs"]["content"][some]}
-            end = {"finish_reason": choice["finish_reason"], "stop_reason": None} if part else {}
+            end = {"finish_reason": choice["finish_reason"], "stop_reason": choice["stop_reason"]} if part else {}
             said = {"index": choice["index"], "delta": delta, "token_ids": ids[some], "logprobs": logprobs, **end}
             yield _event({**head, "choices": [said]})
     yield _event({**head, "choices": [], "usage": reply["usage"]})

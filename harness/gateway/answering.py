@@ -160,6 +160,7 @@ class Answerer:
         except Exception as error:
             call.turns.rollout.fail(Ending.GATEWAY_ERROR, f"an answer could not be recorded: {error}")
             raise
+        call.turns.record.note_arguments(answered.answer)
         call.dialect.remember(call.turns.record, call.request, answered.answer)
 
 

@@ -50,3 +50,9 @@ class AnswerRecord:
     """Arguments as they were sampled, by tool call id."""
     texts: list[WrittenText] = field(default_factory=list[WrittenText])
     """Completed texts, oldest first."""
+
+    def note_arguments(self, answer: ModelAnswer) -> None:
+        """Keep the arguments of an answer's tool calls: clients that parse them send back other text."""
+        for sampled in answer.choices:
+            for call in sampled.message.get("tool_calls") or ():
+                self.arguments[str(call.get("id"))] = str((call.get("function") or {}).get("arguments"))

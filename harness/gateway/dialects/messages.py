@@ -141,10 +141,7 @@ def _tool_choice(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def remember(record: AnswerRecord, request: ModelRequest, answer: ModelAnswer) -> None:
-    """The arguments as they were sampled: clients send them back parsed."""
-    for sampled in answer.choices:
-        for call in sampled.message.get("tool_calls") or ():
-            record.arguments[str(call.get("id"))] = str(call["function"].get("arguments"))
+    """Nothing of its own: clients send their whole history, and the arguments are kept for every dialect."""
 
 
 def write_answer(request: ModelRequest, answer: ModelAnswer) -> bytes:
