@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from harness import cli_record, cli_scores, cli_stack, cli_traces
+from harness import cli_record, cli_scores, cli_stack, cli_tasks, cli_traces
 from harness.cli_options import err
 from harness.errors import HarnessError, StoreError
 
@@ -94,6 +94,7 @@ app.command()(cli_scores.score)
 app.add_typer(cli_scores.judge_app, name="judge")
 app.command()(cli_record.show)
 app.add_typer(cli_traces.traces_app, name="traces")
+app.add_typer(cli_tasks.tasks_app, name="tasks")
 app.command()(cli_record.report)
 app.command()(cli_record.keys)
 
