@@ -1,6 +1,6 @@
 """A tool call's span: arguments, result, error, duration, and the model's tool call it belongs to.
 
-It knows nothing about HTTP or how the call is made. Called by tools.py; the span's form is traces/build.py's.
+It knows nothing about HTTP or how the call is made. Called by toolcall.py; the span's form is traces/build.py's.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, cast
 
-from mcp import MCPError
 from yarl import URL
 
-from harness.gateway.keys import AskedCall, LiveRollout
-from harness.gateway.toolserver import ToolServerFailure, ToolServerLink
+from harness.gateway.keys import AskedCall, LiveRollout, ToolDoor
+from harness.gateway.toolserver import ToolServerFailure
 from traces import semconv
 from traces.build import Outcome, Place, ToolUse, tool_span
 from traces.span import Span, new_span_id
@@ -48,13 +47,16 @@ class CallRecorder:
     def span(
         self,
         key: str,
-        route: tuple[ToolServerLink, str] | None,
+        door: ToolDoor | None,
         *,
         result: Mapping[str, Any] | None = None,
-        error: MCPError | None = None,
+        error: str | None = None,
         failure: ToolServerFailure | None = None,
     ) -> Span:
-        """The finished span of the call that ends now."""
+        """The finished span of the call that ends now.
+
+        `error` is an MCP error's message, `failure` means that there was no MCP answer.
+        """
         place = Place(
             trace_id=self._rollout.trace_id,
             parent_id=self._parent_id,
@@ -72,22 +74,22 @@ class CallRecorder:
         use = ToolUse(
             name=self.name,
             arguments=json.dumps(self._arguments),
-            result=error.message if error else result_text(result or {}),
+            result=error if error is not None else result_text(result or {}),
             is_error=failure is None and (error is not None or bool((result or {}).get("isError"))),
             call_id=asked.call_id if asked else None,
-            request={**self._request, **_server_attributes(route), semconv.IDEMPOTENCY_KEY: key},
+            request={**self._request, **_server_attributes(door), semconv.IDEMPOTENCY_KEY: key},
             span_id=self._span_id,
         )
         return tool_span(place, outcome, use)
 
 
-def _server_attributes(route: tuple[ToolServerLink, str] | None) -> dict[str, Any]:
+def _server_attributes(door: ToolDoor | None) -> dict[str, Any]:
     """Which server answered. Never its whole URL, which opens the session."""
-    if route is None:
+    if door is None:
         return {}
-    url = URL(route[0].door.url)
+    url = URL(door.url)
     return {
-        semconv.TOOL_SERVER: route[0].door.name,
+        semconv.TOOL_SERVER: door.name,
         semconv.SERVER_ADDRESS: url.host,
         semconv.SERVER_PORT: url.port,
         semconv.NETWORK_TRANSPORT: "tcp",
@@ -111,8 +113,12 @@ def _is_json_of(text: str, value: Any) -> bool:
 
 
 def result_text(result: Mapping[str, Any]) -> str:
-    """What the agent gets back, as text: the text parts, other parts as JSON, structured content where no part is."""
+    """What the agent gets back, as text: the text parts, other parts as JSON.
+
+    Where there is no part: the structured content, or what a server asks for before it goes on (`input_required`).
+    """
     parts = cast("list[Mapping[str, Any]]", result.get("content") or [])
     if not parts:
-        return json.dumps(result["structuredContent"]) if "structuredContent" in result else ""
+        whole = next((result[name] for name in ("structuredContent", "inputRequests") if name in result), None)
+        return "" if whole is None else json.dumps(whole)
     return "\n".join(str(part["text"]) if part.get("type") == "text" else json.dumps(part) for part in parts)

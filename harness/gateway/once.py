@@ -11,18 +11,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-
-class Exchange(Protocol):
-    """One request of the agent and what became of its reply."""
-
-    @property
-    def reply_lost(self) -> bool:
-        """True where the agent's connection broke before the reply was sent."""
-        ...
+from harness.gateway.exchange import Exchange, Reply
 
 
 @dataclass(slots=True)
@@ -33,8 +26,10 @@ class Call:
     """Unique over all rollouts; the tool server sees it on every attempt."""
     exchange: Exchange
     """The latest request that waits for the outcome."""
-    outcome: asyncio.Task[dict[str, Any]]
-    """Runs to its end whoever waits; its result is an MCP tool result, or an MCPError."""
+    cancelled: bool = False
+    """True once the agent has taken it back."""
+    outcome: asyncio.Task[Reply] = field(init=False)
+    """Runs to its end whoever waits."""
 
 
 class CallLedger:
@@ -45,28 +40,30 @@ class CallLedger:
         self._numbers = itertools.count(1)
         self._by_content: dict[str, Call] = {}
         self._by_agent_key: dict[str, Call] = {}
-        self._running: set[asyncio.Task[dict[str, Any]]] = set()
+        self._running: set[asyncio.Task[Reply]] = set()
 
     def claim(
         self,
-        name: str,
-        arguments: Any,
+        params: Mapping[str, Any],
         exchange: Exchange,
         *,
         agent_key: str | None,
-        perform: Callable[[str], Coroutine[Any, Any, dict[str, Any]]],
+        perform: Callable[[Call], Coroutine[Any, Any, Reply]],
     ) -> tuple[Call, bool]:
         """The call that this request is about, and whether it repeats an earlier request.
 
-        `perform(key)` is started, in a task of its own, for a new call only.
+        `params` are the request's without `_meta`. `perform(call)` is started, in a task of its own, for a new call
+        only. A call that was taken back is made anew, under its old key: a server that keeps the once law then knows
+        whether it had taken effect.
         """
-        content = json.dumps([name, arguments], sort_keys=True)
+        content = json.dumps(params, sort_keys=True)
         earlier = self._by_agent_key.get(agent_key) if agent_key else self._lost(content)
-        if earlier is not None:
+        if earlier is not None and not earlier.cancelled:
             earlier.exchange = exchange
             return earlier, True
-        key = f"{self._rollout_id}:{next(self._numbers)}"
-        call = Call(key, exchange, asyncio.create_task(perform(key)))
+        key = earlier.key if earlier is not None else f"{self._rollout_id}:{next(self._numbers)}"
+        call = Call(key, exchange)
+        call.outcome = asyncio.create_task(perform(call))
         self._running.add(call.outcome)
         call.outcome.add_done_callback(self._ended)
         self._by_content[content] = call
@@ -78,7 +75,7 @@ class CallLedger:
         call = self._by_content.get(content)
         return call if call is not None and call.exchange.reply_lost else None
 
-    def _ended(self, outcome: asyncio.Task[dict[str, Any]]) -> None:
+    def _ended(self, outcome: asyncio.Task[Reply]) -> None:
         self._running.discard(outcome)
         if not outcome.cancelled():
             # Marks a failure as seen, for a call that nobody waits for any more.

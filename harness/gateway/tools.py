@@ -1,79 +1,47 @@
-"""The tool gateway: `/r/<key>/mcp`, MCP in and MCP out, both protocol versions through the MCP SDK's own server.
+"""The tool gateway: `/r/<key>/mcp`, MCP in and MCP out, whatever version and form of HTTP both sides speak.
 
-It gathers the tools of a rollout's servers, keeps to the task's allow-list, holds the once law and the time-outs, and
-records every call as a span. It knows nothing about models, tasks or what the tools do.
-app.py hands it the requests of live rollouts and closes them at the seal.
+What agent and servers say to each other passes through as it is. Only tool calls are held up: they keep to the task's
+allow-list, take effect once, end in time, and are spans on disk before the agent reads the result. It knows nothing
+about models, tasks or what the tools do. app.py hands it the requests of live rollouts and closes them at the seal.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
-import mcp_types
-from mcp import MCPError
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from harness.gateway.calls import CallRecorder
+from harness.gateway.events import Event
+from harness.gateway.exchange import BadMessage, Exchange, error_reply
 from harness.gateway.keys import LiveRollout
-from harness.gateway.once import CallLedger
+from harness.gateway.many_servers import ManyServers
+from harness.gateway.once import Call, CallLedger
+from harness.gateway.servers import OneServer, Servers
+from harness.gateway.toolcall import RecordSpan, ToolCall
 from harness.gateway.toolserver import (
     KEY_HEADER,
     KEY_META,
     ToolServerFailure,
     ToolServerLink,
-    forwarded_headers,
     open_connections,
+    params_of,
 )
-from traces.span import Span
 from traces.trajectory import Ending
 
-RecordSpan = Callable[[Span], Awaitable[None]]
-"""Makes a span durable before it returns (law 8)."""
-
-_EXCHANGE = "harness.exchange"
-_RETRY_PAUSES_S = (0.1, 0.5)
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """One request of an agent; sees whether the agent's connection breaks before the reply is sent."""
-
-    rollout: LiveRollout
-    """Whose request it is."""
-    headers: Mapping[str, str]
-    """HTTP headers, names in lower case."""
-    receive: Receive
-    """The connection's incoming messages."""
-    send: Send
-    """The connection's outgoing messages."""
-    gone: asyncio.Future[Message] | None = None
-    """Done when the connection breaks or its reply is through; None before the body has been read."""
-    reply_lost: bool = False
-    """True where the connection broke first."""
-    replied: bool = False
-    """True once the reply has been started."""
-
-    def watch(self) -> None:
-        """Wait for the agent to go away; the whole body has been read."""
-        self.gone = asyncio.ensure_future(self.receive())
-        self.gone.add_done_callback(self._on_gone)
-
-    def _on_gone(self, message: asyncio.Future[Message]) -> None:
-        if not message.cancelled() and not self.replied:
-            self.reply_lost = True
-
-    async def forward(self, message: Message) -> None:
-        """Send, and note that the reply is on its way."""
-        self.replied = True
-        await self.send(message)
+INVALID_REQUEST = -32600
+INTERNAL_ERROR = -32603
+_STREAMS = ("subscriptions/listen",)
+_VERSION_HEADER = "mcp-protocol-version"
+_STATELESS = "2026-07-28"
+_UNNAMED_VERSION = "2025-03-26"  # what a request without the header speaks, by the specification
+REPEAT_GRACE_S = 2.0
+"""How long a call whose connection broke may wait to be asked for again before it counts as cancelled."""
 
 
 @dataclass(slots=True)
@@ -82,16 +50,18 @@ class _Toolbox:
 
     rollout: LiveRollout
     """Whose tools these are."""
-    links: list[ToolServerLink]
-    """Its servers, in the order in which their tools are listed."""
+    servers: Servers
+    """Its servers."""
     ledger: CallLedger
     """Its calls."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while the tools are listed for the first time."""
-    listing: list[dict[str, Any]] | None = None
-    """Tools as the agent sees them, in wire form; None before the first listing."""
-    routes: dict[str, tuple[ToolServerLink, str]] = field(default_factory=dict[str, tuple[ToolServerLink, str]])
-    """Name that the agent uses → server, and the tool's name there."""
+    calls: dict[tuple[str | None, str], ToolCall] = field(default_factory=dict[tuple[str | None, str], ToolCall])
+    """Calls under way: session and JSON-RPC id of the agent's request → call."""
+    streams: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    """What is being passed through."""
+
+    def call(self, session: str | None, request_id: object) -> ToolCall | None:
+        """The call under way that a message of that session names."""
+        return self.calls.get((session, repr(request_id)))
 
 
 class ToolGateway:
@@ -102,21 +72,28 @@ class ToolGateway:
         self._http = http
         self._call_timeout_s = call_timeout_s
         self._toolboxes: dict[str, _Toolbox] = {}
-        # The tool's own server checks header parameters; without the lookup the SDK lists all tools before every call.
-        server: Server[Any] = Server("harness-tool-gateway", version="1", get_tool_input_schema=lambda _name: None)
-        server.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, self._list_tools)
-        server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, self._call_tool)
-        self.sessions = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
 
     async def handle_mcp(self, rollout: LiveRollout, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request to a live rollout's MCP door (an ASGI call with the rollout looked up)."""
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        exchange = _Exchange(rollout, headers, receive, send)
+        exchange = Exchange(rollout, scope, receive, send)
+        method: str = scope["method"]
+        if exchange.is_foreign():
+            await exchange.reply(error_reply(None, INVALID_REQUEST, "Host or Origin is of another site", 403))
+            return
         try:
-            await self.sessions.handle_request({**scope, _EXCHANGE: exchange}, receive, exchange.forward)
+            message = await exchange.read_message() if method == "POST" else None
+        except BadMessage as error:
+            await exchange.reply(error_reply(None, *error.args, status=400))
+            return
+        exchange.watch()
+        toolbox = self._toolbox(rollout)
+        try:
+            if message is not None and message.get("method") == "tools/call" and _names_a_tool(message):
+                await self._call_tool(toolbox, exchange, message)
+            else:
+                await self._while_there(toolbox, exchange, self._relay(toolbox, exchange, method, message))
         finally:
-            if exchange.gone is not None:
-                exchange.gone.cancel()
+            exchange.leave()
 
     async def close_rollout(self, rollout: LiveRollout, timeout_s: float = 5.0) -> None:
         """Let running calls end, at most `timeout_s`, and drop what is held for the rollout. Part of the seal.
@@ -131,135 +108,108 @@ class ToolGateway:
             rollout.fail(
                 Ending.TOOL_ERROR, f"{given_up} tool calls still ran {timeout_s:g} s after the agent had ended"
             )
-        for link in toolbox.links:
-            await link.close()
+        for stream in toolbox.streams:
+            stream.cancel()
 
     def _toolbox(self, rollout: LiveRollout) -> _Toolbox:
         toolbox = self._toolboxes.get(rollout.rollout_id)
         if toolbox is None:
             links = [ToolServerLink(door, self._http) for door in rollout.tool_servers]
-            toolbox = _Toolbox(rollout, links, CallLedger(rollout.rollout_id))
+            one = len(links) == 1
+            servers = OneServer(links[0], rollout.allowed_tools) if one else ManyServers(links, rollout.allowed_tools)
+            toolbox = _Toolbox(rollout, servers, CallLedger(rollout.rollout_id))
             self._toolboxes[rollout.rollout_id] = toolbox
         return toolbox
 
-    async def _list_tools(self, ctx: ServerRequestContext[Any, Any], _params: object) -> dict[str, Any]:
-        tools = await self._listing(self._toolbox(_exchange(ctx).rollout))
-        return {"tools": tools, "ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
+    async def _while_there(self, toolbox: _Toolbox, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work until it is done, the agent goes away or the rollout ends."""
+        task = asyncio.create_task(work)
+        toolbox.streams.add(task)
+        try:
+            await asyncio.wait({task, exchange.watch()}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            toolbox.streams.discard(task)
+            task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+        elif not exchange.reply_lost and not exchange.streaming:
+            await exchange.reply(error_reply(None, INTERNAL_ERROR, "The rollout has ended"))
+        await exchange.finish()
 
-    async def _listing(self, toolbox: _Toolbox) -> list[dict[str, Any]]:
-        async with toolbox.lock:
-            if toolbox.listing is None:
-                try:
-                    async with asyncio.timeout(self._call_timeout_s):
-                        listed = await asyncio.gather(*(link.list_tools() for link in toolbox.links))
-                except (ToolServerFailure, TimeoutError) as error:
-                    detail = f"the tools could not be listed: {error or 'time-out'}"
-                    toolbox.rollout.fail(Ending.TOOL_ERROR, detail)
-                    raise MCPError(mcp_types.INTERNAL_ERROR, detail) from error
-                toolbox.listing = _gather_tools(toolbox, listed)
-            return toolbox.listing
+    async def _relay(self, toolbox: _Toolbox, exchange: Exchange, method: str, message: dict[str, Any] | None) -> None:
+        """Pass one request through, with its answer."""
+        endless = message is None or message.get("method") in _STREAMS
+        self._note_cancellation(toolbox, exchange, message)
 
-    async def _call_tool(
-        self, ctx: ServerRequestContext[Any, Any], params: mcp_types.CallToolRequestParams
-    ) -> dict[str, Any]:
-        exchange = _exchange(ctx)
-        exchange.watch()
-        toolbox = self._toolbox(exchange.rollout)
-        await self._listing(toolbox)
-        raw = dict(ctx.params or {})
-        meta = cast("Mapping[str, Any]", raw.get("_meta") or {})
-        headers = exchange.headers
-        recorder = CallRecorder(toolbox.rollout, params.name, raw.get("arguments") or {}, ctx.protocol_version)
+        async def change(event: Event) -> Event:
+            # The answer to a call whose own stream the server closed comes on a stream that the agent opens again.
+            if method == "GET" and event.answers and event.message is not None:
+                call = toolbox.call(exchange.session, event.message.get("id"))
+                if call is not None:
+                    await call.answer_elsewhere(event)
+            return event
 
-        async def perform(key: str) -> dict[str, Any]:
-            return await self._perform(toolbox, recorder, key, raw, forwarded_headers(headers))
+        try:
+            async with asyncio.timeout(None if endless else self._call_timeout_s):
+                await toolbox.servers.relay(exchange, method, message, change)
+        except (ToolServerFailure, TimeoutError) as error:
+            what = (message or {}).get("method") or method
+            detail = f"a tool server failed on {what}: {error or f'no answer in {self._call_timeout_s:g} s'}"
+            toolbox.rollout.fail(Ending.TOOL_ERROR, detail)
+            if not exchange.ended.is_set():
+                await exchange.reply(error_reply((message or {}).get("id"), INTERNAL_ERROR, detail))
 
+    def _note_cancellation(self, toolbox: _Toolbox, exchange: Exchange, message: dict[str, Any] | None) -> None:
+        """The agent takes a call back: what the server makes of it is no failure of ours."""
+        if message is not None and message.get("method") == "notifications/cancelled":
+            call = toolbox.call(exchange.session, params_of(message).get("requestId"))
+            if call is not None:
+                call.cancel(REPEAT_GRACE_S)
+
+    async def _call_tool(self, toolbox: _Toolbox, exchange: Exchange, message: dict[str, Any]) -> None:
+        """Answer one tool call, or a repeat of one that is under way or done."""
+        params = params_of(message)
+        meta: Mapping[str, Any] = params.get("_meta") or {}
+        version = exchange.header(_VERSION_HEADER) or _UNNAMED_VERSION
+        recorder = CallRecorder(toolbox.rollout, params["name"], params.get("arguments") or {}, version)
+        made = ToolCall(toolbox.rollout, message, recorder, self._record)
         call, repeated = toolbox.ledger.claim(
-            params.name,
-            raw.get("arguments"),
+            {name: value for name, value in params.items() if name != "_meta"},
             exchange,
-            agent_key=headers.get(KEY_HEADER) or cast("str | None", meta.get(KEY_META)),
-            perform=perform,
+            agent_key=exchange.header(KEY_HEADER) or meta.get(KEY_META),
+            perform=lambda call: made.perform(toolbox.servers, call, self._call_timeout_s),
         )
         if not repeated:
-            recorder.note_request(ctx.request_id, meta.get("traceparent") or headers.get("traceparent"))
+            recorder.note_request(message.get("id"), meta.get("traceparent") or exchange.header("traceparent"))
+            at = (exchange.session, repr(message.get("id")))
+            toolbox.calls[at] = made
+            call.outcome.add_done_callback(lambda _: toolbox.calls.pop(at, None))
+        ended = asyncio.create_task(exchange.ended.wait())
         try:
-            return await asyncio.shield(call.outcome)
-        except asyncio.CancelledError:
-            if call.outcome.cancelled():
-                raise MCPError(mcp_types.INTERNAL_ERROR, "The rollout has ended") from None
-            raise
+            await asyncio.wait({call.outcome, exchange.watch(), ended}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        if not call.outcome.done() and exchange.reply_lost and version >= _STATELESS:
+            # Closing the stream is how protocol 2026-07-28 takes a call back, and what a lost connection looks like.
+            await asyncio.wait({call.outcome}, timeout=REPEAT_GRACE_S)
+            if call.exchange is exchange:
+                made.cancel(0)
+        await self._tell(exchange, call, message.get("id"))
 
-    async def _perform(
-        self, toolbox: _Toolbox, recorder: CallRecorder, key: str, params: dict[str, Any], headers: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """One call to its end: ask, retry what is safe to retry, record, and only then tell."""
-        toolbox.rollout.tool_calls += 1
-        route = toolbox.routes.get(recorder.name)
-        try:
-            if route is None:
-                raise MCPError(mcp_types.INVALID_PARAMS, f"Unknown tool: {recorder.name}")
-            link, own_name = route
-            meta = {**cast("dict[str, Any]", params.get("_meta") or {}), "traceparent": recorder.traceparent}
-            result = await self._ask(link, {**params, "name": own_name, "_meta": meta}, key, headers)
-        except MCPError as error:
-            await self._record(recorder.span(key, route, error=error))
-            raise
-        except ToolServerFailure as failure:
-            server = route[0].door.name if route else "?"
-            detail = f"tool server {server!r} failed on {recorder.name!r} ({failure.kind}): {failure}"
-            toolbox.rollout.fail(Ending.TOOL_ERROR, detail)
-            result = _error_result(f"Error: {detail}. It is unknown whether the call took effect.")
-            await self._record(recorder.span(key, route, result=result, failure=failure))
-            return result
-        await self._record(recorder.span(key, route, result=result))
-        return result
-
-    async def _ask(
-        self, link: ToolServerLink, params: dict[str, Any], key: str, headers: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """Ask the server; ask again under the same key where no effect can be doubled."""
-        pauses_s = iter(_RETRY_PAUSES_S)
-        deadline = asyncio.get_running_loop().time() + self._call_timeout_s
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    return await link.call_tool(params, key, headers)
-            except TimeoutError as error:
-                detail = f"no answer in {self._call_timeout_s:g} s"
-                raise ToolServerFailure("timeout", detail, reached=True) from error
-            except ToolServerFailure as failure:
-                repeatable = not failure.reached or (failure.kind == "lost" and link.door.repeats_safely)
-                pause_s = next(pauses_s, None) if repeatable else None
-                if pause_s is None:
-                    raise
-            await asyncio.sleep(pause_s)
+    async def _tell(self, exchange: Exchange, call: Call, request_id: object) -> None:
+        """Send the outcome once there is one, unless the agent's stream has ended without it."""
+        if not call.outcome.done() or exchange.ended.is_set():
+            return
+        if call.outcome.cancelled():
+            await exchange.reply(error_reply(request_id, INTERNAL_ERROR, "The rollout has ended"))
+        else:
+            await exchange.reply(call.outcome.result().to(request_id))
 
 
-def _exchange(ctx: ServerRequestContext[Any, Any]) -> _Exchange:
-    return cast("_Exchange", cast("Any", ctx.request).scope[_EXCHANGE])
-
-
-def _gather_tools(toolbox: _Toolbox, listed: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The tools of all servers under names that are unique, without those the task does not allow; fills the routes."""
-    owners: dict[str, int] = {}
-    for tools in listed:
-        for tool in tools:
-            owners[tool["name"]] = owners.get(tool["name"], 0) + 1
-    allowed = toolbox.rollout.allowed_tools
-    listing: list[dict[str, Any]] = []
-    for link, tools in zip(toolbox.links, listed, strict=True):
-        for tool in tools:
-            own_name: str = tool["name"]
-            name = own_name if owners[own_name] == 1 else f"{link.door.name}__{own_name}"
-            if allowed is None or name in allowed or own_name in allowed:
-                toolbox.routes[name] = (link, own_name)
-                listing.append({**tool, "name": name})
-    return listing
-
-
-def _error_result(text: str) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": text}], "isError": True, "resultType": "complete"}
+def _names_a_tool(message: Mapping[str, Any]) -> bool:
+    """Whether a server could take it for a call; what it can't take is for the server itself to refuse."""
+    return isinstance(params_of(message).get("name"), str) and message.get("id") is not None
 
 
 @asynccontextmanager
@@ -269,25 +219,4 @@ async def open_tool_gateway(record: RecordSpan, *, call_timeout_s: float = 60.0)
     `record` makes a span durable before it returns. `call_timeout_s` bounds a tool call with all its attempts.
     """
     async with open_connections() as http:
-        gateway = ToolGateway(record, http, call_timeout_s)
-        async with _running(gateway.sessions):
-            yield gateway
-
-
-@asynccontextmanager
-async def _running(sessions: StreamableHTTPSessionManager) -> AsyncGenerator[None]:
-    """The SDK's manager in a task of its own: its task group would wrap every error of the block in a group."""
-    up, down = asyncio.Event(), asyncio.Event()
-
-    async def run() -> None:
-        async with sessions.run():
-            up.set()
-            await down.wait()
-
-    running = asyncio.create_task(run())
-    await up.wait()
-    try:
-        yield
-    finally:
-        down.set()
-        await running
+        yield ToolGateway(record, http, call_timeout_s)

@@ -21,7 +21,7 @@ async def begin_call(gateway: Gateway, rollout: LiveRollout, tool: str, argument
     body = json.dumps(
         {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
     )
-    head = f"POST /r/{rollout.key}/mcp HTTP/1.1\r\nhost: x\r\n{HEADERS}{extra}content-length: {len(body)}\r\n\r\n"
+    head = f"POST /r/{rollout.key}/mcp HTTP/1.1\r\nhost: {host}\r\n{HEADERS}{extra}content-length: {len(body)}\r\n\r\n"
     writer.write((head + body).encode())
     await writer.drain()
     return reader, writer
