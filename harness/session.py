@@ -237,7 +237,7 @@ async def start_tool_server(
     """
     control_key = secrets.token_urlsafe(24)
     spec = ProcessSpec(
-        (sys.executable, "-m", module or f"mcp_servers.{name}", "--port", "0", *args),
+        (sys.executable, "-m", module or module_of(name), "--port", "0", *args),
         log_folder / f"tools-{name}.log",
         name=f"tool server {name!r}",
         env={**(environment or {}), CONTROL_KEY_VARIABLE: control_key},
@@ -247,6 +247,11 @@ async def start_tool_server(
         addresses = _addresses(name, str(process.ready))
         async with attach_tool_server(name, addresses["url"], addresses["control_url"], control_key) as server:
             yield replace(server, process=process)
+
+
+def module_of(name: str) -> str:
+    """The module that `tools.server` names: a folder of `mcp_servers/`, or with a dot any other (`.mine`, `pkg.mine`)."""
+    return name.removeprefix(".") if "." in name else f"mcp_servers.{name}"
 
 
 def _addresses(name: str, line: str) -> dict[str, str]:
