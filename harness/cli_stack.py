@@ -40,10 +40,12 @@ from harness.config import Config
 from harness.config_source import load_config, to_toml, write_config
 from harness.errors import ConfigError
 from harness.live import show_progress
-from harness.report import terminal_tables, write_report
+from harness.report import summary_numbers, terminal_tables, write_report
+from harness.run_facts import read_run
 from harness.show import trajectory_view
 from harness.standalone import Selection, evaluate_version, run_rollouts, serve_one_rollout
 from harness.task import AgentTask
+from harness.tracking import publish_summary
 from traces.trajectory import Trajectory
 
 
@@ -187,6 +189,7 @@ def evaluate(
     with show_progress(f"harness eval · {folder}") as display:
         asyncio.run(evaluate_version(resolved, folder, version, label=label, display=display))
     report = write_report(folder)
+    publish_summary(folder, resolved.run.name, resolved.wandb, summary_numbers(read_run(folder)))
     out.print(*terminal_tables(folder), sep="\n")
     out.print(f"report {report}")
 

@@ -112,9 +112,10 @@ def columns(facts: RunFacts) -> dict[str, Summary | None]:
 
 
 def success_rows(facts: RunFacts) -> list[Row]:
-    """All tasks, each request kind, write tasks and must-refuse tasks; one cell for each of COLUMNS."""
+    """One cell for each of COLUMNS: all tasks, each kind, each difficulty if there are several, writes, refusals."""
     sides = list(columns(facts).values())
     kinds = sorted({kind for side in sides if side is not None for kind in side.by_kind})
+    levels = sorted({level for side in sides if side is not None for level in side.by_difficulty})
 
     def row(title: str, pick: Callable[[Summary], Interval]) -> Row:
         return [title, *("–" if side is None else pick(side).percent() for side in sides)]
@@ -122,6 +123,10 @@ def success_rows(facts: RunFacts) -> list[Row]:
     return [
         row("**all tasks**", lambda side: side.success),
         *(row(kind, lambda side, kind=kind: side.by_kind.get(kind, EMPTY)) for kind in kinds),
+        *(
+            row(f"difficulty {level}", lambda side, level=level: side.by_difficulty.get(level, EMPTY))
+            for level in (levels if len(levels) > 1 else ())
+        ),
         row("write tasks", lambda side: side.write_tasks),
         row("must-refuse tasks", lambda side: side.refusal_tasks),
         row("mean reward", lambda side: side.reward),
@@ -143,6 +148,7 @@ EVALUATION_HEADER = (
     "tool errors",
     "tokens",
     "seconds",
+    "USD",
     "endings",
 )
 
@@ -164,6 +170,7 @@ def _evaluation_row(summary: Summary) -> Row:
         _mean(summary, "tool_errors"),
         _mean(summary, "completion_tokens"),
         _mean(summary, "latency_s"),
+        f"{summary.means['cost_usd']:.4f}" if "cost_usd" in summary.means else "–",
         _counted(summary.endings),
     ]
 
@@ -206,19 +213,24 @@ def gain_lines(facts: RunFacts) -> list[str]:
 
 
 def summary_numbers(facts: RunFacts) -> dict[str, float]:
-    """The report's rates as flat numbers, for W&B: `held_out/after/T0/success`, …`/low`, …`/high`, and by kind."""
+    """The report's numbers, flat, for W&B: `held_out/after/T0/success`, …`/low`, …`/high`, slices, counts, means."""
     numbers: dict[str, float] = {}
     for summary in facts.summaries:
         spec = summary.spec
         place = f"{spec.split}/{spec.label}/T{spec.temperature:g}"
         slices = {"success": summary.success, "reward": summary.reward}
         slices |= {f"pass^{k}": interval for k, interval in summary.pass_hat.items()}
+        slices |= {f"pass@{k}": interval for k, interval in summary.pass_at.items()}
         slices |= {f"kind/{kind}": interval for kind, interval in summary.by_kind.items()}
+        slices |= {f"difficulty/{level}": interval for level, interval in summary.by_difficulty.items()}
+        slices |= {"write_tasks": summary.write_tasks, "refusal_tasks": summary.refusal_tasks}
         for name, interval in slices.items():
             if interval.count:
                 numbers |= {f"{place}/{name}": interval.mean}
                 numbers |= {f"{place}/{name}/low": interval.low, f"{place}/{name}/high": interval.high}
-        numbers[f"{place}/infrastructure"] = float(summary.infrastructure)
+        counts = {"rollouts": summary.rollouts, "infrastructure": summary.infrastructure, "unscored": summary.unscored}
+        counts |= {f"ending/{name}": count for name, count in summary.endings.items()}
+        numbers |= {f"{place}/{name}": float(value) for name, value in (counts | summary.means).items()}
     return numbers
 
 

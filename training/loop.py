@@ -25,10 +25,11 @@ from harness.measure import Measurement
 from harness.outcomes import Outcome
 from harness.policy import Policy
 from harness.process import Process, ProcessSpec, start_process
-from harness.report import terminal_tables, write_report
-from harness.run_facts import AFTER, BEFORE, record_phase
+from harness.report import summary_numbers, terminal_tables, write_report
+from harness.run_facts import AFTER, BEFORE, read_run, record_phase
 from harness.scoring.scorer import open_scorer
 from harness.stack import LOGS_FOLDER, STORE_FILE, Stack, model_folder, start_stack
+from harness.tracking import publish_summary
 from traces.store import Store
 from training.config import TrainerConfig, trainer_config
 from training.groups import GroupMaker, GroupSource
@@ -45,6 +46,7 @@ def command(config: Config) -> int:
     with show_progress(f"harness train · {folder}") as display:
         asyncio.run(Training(config, folder, display).run())
     report = write_report(folder)
+    publish_summary(folder, config.run.name, config.wandb, summary_numbers(read_run(folder)))
     console = Console()
     console.print(*terminal_tables(folder), sep="\n")
     console.print(f"report    {report}\ncurve     {folder / 'reward.png'}\nadapters  {folder / 'adapters'}")

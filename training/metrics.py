@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from harness.tracking import start_wandb
 from training.config import TrainerConfig
 
 METRICS_FILE = "metrics.jsonl"
@@ -23,7 +22,7 @@ class MetricsLog:
 
     def __init__(self, run_dir: Path, config: TrainerConfig) -> None:
         self._path = run_dir / METRICS_FILE
-        self._wandb = _start_wandb(run_dir, config)
+        self._wandb = start_wandb(run_dir, config.run_id, config.wandb, config.model_dump(mode="json"))
 
     def rewind(self, step: int) -> None:
         """Forget steps after `step`: a resumed run repeats them."""
@@ -53,25 +52,3 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return math.inf  # half a line of a killed process
-
-
-def _start_wandb(run_dir: Path, config: TrainerConfig) -> Any:
-    section = config.wandb
-    mode = section.mode
-    if mode == "auto":
-        mode = "online" if os.environ.get("WANDB_API_KEY") else "offline"
-    if mode == "disabled":
-        return None
-    import wandb
-
-    return wandb.init(
-        project=section.project,
-        entity=section.entity,
-        name=config.run_id,
-        id=config.run_id,
-        resume="allow",
-        dir=run_dir,
-        mode=mode,
-        config=config.model_dump(mode="json"),
-        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
-    )

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import wandb
 from rich.console import Console
 
+from harness.config import WandbSection
 from harness.errors import HarnessError
 from harness.evaluate import save_evaluation
 from harness.outcomes import Evaluation, EvaluationSpec, Outcome
@@ -15,6 +17,7 @@ from harness.plots import smoothed
 from harness.report import summary_numbers, terminal_tables, write_report
 from harness.results_table import END_MARK, START_MARK, write_results
 from harness.run_facts import read_run, record_phase
+from harness.tracking import publish_summary
 from traces.records import RolloutRecord
 from traces.store import Store
 from traces.trajectory import Ending
@@ -117,6 +120,33 @@ def test_numbers_for_dashboards_are_those_of_the_report(tmp_path: Path) -> None:
     assert numbers["held_out/after/T0/success/low"] == pytest.approx(0.604, abs=1e-3)
     assert numbers["held_out/before/T1/kind/cancel"] == 0.3
     assert numbers["held_out/before/T1/infrastructure"] == 1.0
+    assert numbers["held_out/before/T1/difficulty/1"] == numbers["held_out/before/T1/pass@1"] == 0.3
+    assert numbers["held_out/before/T1/write_tasks"] == numbers["held_out/before/T1/refusal_tasks"] == 0.3
+    assert numbers["held_out/before/T1/ending/engine_error"] == 1.0
+    assert numbers["held_out/before/T1/turns"] == 3.0
+
+
+def test_the_reports_numbers_are_in_the_summary_of_the_runs_wandb_run(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "demo", seed=1)
+    numbers = summary_numbers(read_run(folder))
+    publish_summary(folder, "demo", WandbSection(mode="offline"), numbers)
+    wandb.teardown()  # its writer is a process of its own; everything is in the file once that has ended
+    (written,) = (folder / "wandb").glob("offline-run-*-demo/run-demo.wandb")
+    stored = written.read_bytes()
+    missing = [name for name, value in numbers.items() if summary_item(name, value) not in stored]
+    assert numbers
+    assert not missing
+
+
+def summary_item(name: str, value: float) -> bytes:
+    """A number as the run's file holds it: protobuf's SummaryItem, key and JSON value."""
+    text = json.dumps(value).encode()
+    return name.encode() + b"\x82\x01" + bytes([len(text)]) + text
+
+
+def test_numbers_go_nowhere_where_wandb_is_disabled(tmp_path: Path) -> None:
+    publish_summary(tmp_path, "demo", WandbSection(mode="disabled"), {"one": 1.0})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_terminal_table_shows_the_same_numbers_as_the_report(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ ONE_DOOR = {
     "vllm": ("training/vllm_lora.py",),
     "litellm": ("harness/scoring/",),
     "opentelemetry": ("traces/tracer.py", "traces/otlp.py", "mcp_servers/"),
-    "wandb": ("harness/", "training/"),
+    "wandb": ("harness/tracking.py",),
     "typer": ("harness/cli",),
     "agents": ("agents/openai_agents/",),
 }
