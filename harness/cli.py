@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from harness import cli_record, cli_scores, cli_stack, cli_tasks, cli_traces
+from harness import cli_init, cli_record, cli_scores, cli_stack, cli_tasks, cli_traces
 from harness.cli_options import err
 from harness.errors import HarnessError, StoreError
 
@@ -86,6 +86,7 @@ def harness(
 
 
 app.command()(cli_record.doctor)
+app.command()(cli_init.init)
 app.command()(cli_stack.train)
 app.command(name="eval")(cli_stack.evaluate)
 app.command()(cli_stack.rollout)
