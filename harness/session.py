@@ -250,7 +250,7 @@ async def start_tool_server(
 
 
 def module_of(name: str) -> str:
-    """The module that `tools.server` names: a folder of `mcp_servers/`, or with a dot any other (`.mine`, `pkg.mine`)."""
+    """The module that `tools.server` names: a folder of `mcp_servers/`; with a dot any other (`.mine`, `pkg.mine`)."""
     return name.removeprefix(".") if "." in name else f"mcp_servers.{name}"
 
 
