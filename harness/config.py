@@ -73,7 +73,7 @@ class ToolsSection(Section):
     """The tool server whose tasks the agent works on."""
 
     server: str = "retail"
-    """A folder of `mcp_servers/`, a module (`.mine`, `pkg.mine`) that starts the same way, or `none`; a name beside `command`."""
+    """A folder of `mcp_servers/`, a module (`.mine`, `pkg.mine`) that starts like one, or `none`."""
     command: str | None = None
     """Command line of an MCP server that has no tasks, for `tasks.file`: a process a session, on stdio or `{port}`."""
     url: str | None = None
