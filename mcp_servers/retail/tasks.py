@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_servers.retail.data import generated_base
+from mcp_servers.retail.dialog import Told, dialog, told_requests
 from mcp_servers.retail.refusals import REFUSALS
 from mcp_servers.retail.requests import BUILDERS, Action, Request, Scene
 from mcp_servers.retail.state import ORDERS, USERS, open_retail, users_by_email
@@ -53,6 +54,8 @@ class Draft:
     """What is asked, in order."""
     metadata: dict[str, Any]
     """How it was drawn."""
+    told: Told
+    """What the message was made of."""
 
     def right(self) -> list[Action]:
         """What a careful agent does, reads included."""
@@ -126,6 +129,7 @@ def _task(base: Base, split: str, seed: int, index: int, kinds: Sequence[str], d
             "communicate": [],
         },
         "is_refusal": kind == "refuse",
+        "user": dialog(base, draft.told, random.Random(f"{split}-{seed}-{index}-dialog")),
         "metadata": {**draft.metadata, "seed": seed, "index": index, "base_seed": base.meta.get("seed", 0)},
     }
 
@@ -189,7 +193,8 @@ def _draw(base: Base, split: str, kind: str, refusal: str | None, difficulty: in
         "phrases": wording.used,
     }
     message = wording.message(identity, [r.text for r in requests])
-    return Draft(message, identify, requests, metadata)
+    told = Told(split, user, identity, told_requests(requests, wording.said))
+    return Draft(message, identify, requests, metadata, told)
 
 
 def _earlier_request(scene: Scene, user: Entity, taken: str) -> Request | None:
