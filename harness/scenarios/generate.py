@@ -38,6 +38,11 @@ PATIENCE = 3
 """Rounds in a row that may bring nothing before the generation stops with what it has."""
 SHOWN = 40
 """Kept requests that a round is shown, so that it writes others."""
+SYSTEM_PROMPT = (
+    "You help a person with the tools you have. Use them to do what is asked, then tell the person what came of it. "
+    "Say so where something can't be done; make nothing up."
+)
+"""Rules for agents whose server has no instructions."""
 OFFER_CHARACTERS = 24_000
 """Of a server's description, in a prompt."""
 VOICES = (
@@ -216,8 +221,11 @@ def offer_text(offer: Offer, longest: int = OFFER_CHARACTERS) -> str:
     return text[:longest]
 
 
-def tasks_of(made: Generation, server: str, seed: int) -> list[Task]:
-    """The scenarios as tasks of `server`, in order, with splits; the same scenario has the same id in every file."""
+def tasks_of(made: Generation, server: str, seed: int, instructions: str = "") -> list[Task]:
+    """The scenarios as tasks of `server`, in order, with splits; the same scenario has the same id in every file.
+
+    The server's own `instructions` are what agents are told first; without any, `SYSTEM_PROMPT` is.
+    """
     scenarios = made.kept.scenarios
     return [
         Task(
@@ -226,6 +234,7 @@ def tasks_of(made: Generation, server: str, seed: int) -> list[Task]:
             split=split,
             kind=scenario.kind,
             user_message=scenario.request,
+            system_prompt=instructions or SYSTEM_PROMPT,
             difficulty=scenario.difficulty,
             metadata={"tools": list(scenario.tools), "success": scenario.success},
         )
@@ -238,4 +247,4 @@ async def generate_tasks(
 ) -> tuple[list[Task], Generation]:
     """Scenarios as tasks, and how they came about. Raises HarnessError."""
     made = await generate_scenarios(offer, model, wanted, tell)
-    return await asyncio.to_thread(tasks_of, made, server, wanted.seed), made
+    return await asyncio.to_thread(tasks_of, made, server, wanted.seed, offer.instructions), made
