@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_servers.errors import ServerError, SessionUnknown
 from mcp_servers.sessions import Sessions
-from mcp_servers.world import World
+from mcp_servers.world import Task, World
 
 Handler = Callable[[Request], Awaitable[Response]]
 MAX_TASKS = 10_000
@@ -34,7 +34,10 @@ class Control:
         self._sessions = sessions
 
     async def tasks(self, request: Request) -> Response:
-        """GET tasks?split=&seed=&offset=&count=[&kind=&difficulty=] → {tasks}; `kind` may be repeated."""
+        """GET tasks?split=&seed=&offset=&count=[&kind=&difficulty=] → {tasks}; `kind` may be repeated.
+
+        Tasks that name no server or system prompt are given this server and its policy.
+        """
         query = request.query_params
         numbers = {name: _number(query.get(name, default)) for name, default in NUMBERS.items()}
         if not 0 <= numbers["count"] <= MAX_TASKS or numbers["offset"] < 0:
@@ -44,15 +47,21 @@ class Control:
             options["kinds"] = query.getlist("kind")
         if "difficulty" in query:
             options["difficulty"] = _number(query["difficulty"])
-        return JSONResponse({"tasks": self._world.tasks(query.get("split", "train"), **numbers, **options)})
+        tasks = self._world.tasks(query.get("split", "train"), **numbers, **options)
+        told = {"server": self._world.name, "system_prompt": self._world.policy}
+        return JSONResponse({"tasks": [told | task for task in tasks]})
 
     async def open(self, request: Request) -> Response:
         """POST sessions {task?, durable?} → {session_id, session_key}."""
         body = await _body(request)
-        task = body.get("task")
+        task: Any = body.get("task")
+        if task is not None and type(task) is not dict:
+            raise ValueError(f"the task must be a JSON object as this server listed it, got {type(task).__name__}")
         if task is not None and task.get("server", self._world.name) != self._world.name:
             raise ValueError(f"the task is of the server {task['server']!r}, this one is {self._world.name!r}")
-        session = self._sessions.create(durable=body.get("durable"))
+        session = self._sessions.create(
+            durable=body.get("durable"), state=self._world.opening(cast("Task | None", task))
+        )
         return JSONResponse({"session_id": session.id, "session_key": session.key}, 201)
 
     async def fork(self, request: Request) -> Response:

@@ -66,6 +66,16 @@ class World:
     """`tasks(split, seed, offset, count, kinds=…, difficulty=…)`; ValueError says what was wrong with the request."""
     grade: Callable[[State, Task, str], Grade]
     """Judges a final state and a last answer against a task. ValueError where the task isn't one of this world."""
+    start: Callable[[State, Task], None] | None = None
+    """Puts a fresh session where its task begins; ValueError where it can't. None where all begin at the base."""
+
+    def opening(self, task: Task | None) -> State:
+        """The state that a session for a task starts with; without a task, the base's."""
+        state = State(self.base)
+        if task is not None and self.start is not None:
+            self.start(state, task)
+            state.commit()
+        return state
 
     def run(self, state: State, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Runs a tool on a state and leaves what it did as the state's draft."""
