@@ -117,7 +117,7 @@ class UserSection(Section):
     kind: Literal["none", "scripted", "llm"] = "none"
     """`none`: all is in the first message; `scripted` answers by rule; `llm` is played by a model."""
     model: str | None = None
-    """LiteLLM model string for `llm`. Its key comes from the environment."""
+    """LiteLLM model string for `llm`, or `served`: the engine's own base model. Its key comes from the environment."""
     api_base: str | None = None
     """Address of an OpenAI-compatible endpoint; None for the provider's own."""
     temperature: Annotated[float, Field(ge=0)] | None = None
@@ -180,7 +180,8 @@ class JudgeSection(Section):
     """The LLM judge, called through LiteLLM. Its key comes from the environment, never from here."""
 
     model: str | None = None
-    """LiteLLM model string, such as `openai/gpt-5`; needed by every reward but `checks`."""
+    """LiteLLM model string, such as `openai/gpt-5`, or `served`: the base model that the run's own engine serves.
+    Needed by every reward but `checks`."""
     api_base: str | None = None
     """Address of an OpenAI-compatible endpoint; None for the provider's own."""
     rubric: str | None = None

@@ -87,7 +87,7 @@ class Measurement:
         tasks = await fetch_tasks(self._stack, self._config, section.split, 0, section.tasks)
         # Tasks of a file have no checks: a judge scores each rollout by itself, so that groups of one can be measured.
         reward = RewardSection(kind="checks" if self._config.tasks.file is None else "independent")
-        scoring = open_scorer(reward, self._config.judge, self._store, seed=self._config.run.seed)
+        scoring = open_scorer(reward, self._stack.judge(self._config), self._store, seed=self._config.run.seed)
         async with scoring as judge:
 
             async def run(task: Task, size: int) -> Sequence[Trajectory]:

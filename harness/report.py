@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.table import Table
 
 from harness.intervals import EMPTY, Interval
-from harness.outcomes import Summary, compare_evaluations
+from harness.outcomes import Evaluation, Summary, compare_evaluations
 from harness.plots import CALIBRATION_PLOT, draw_lines, draw_rewards, draw_shares
 from harness.report_html import Table as HtmlTable
 from harness.report_html import write_html
-from harness.run_facts import AFTER, BEFORE, RunFacts, read_run
+from harness.run_facts import AFTER, BEFORE, DO_NOTHING, RunFacts, read_run
 
 REPORT_FILE = "report.md"
 CURVE_FILE = "reward.png"
@@ -209,6 +209,24 @@ def gain_lines(facts: RunFacts) -> list[str]:
                 f"- Gain, {name}: {_points(gain.interval)} points over {gain.tasks} tasks, "
                 f"{gain.better} better, {gain.worse} worse, p = {gain.p_value:.2g} (sign-flip permutation over tasks)."
             )
+    return [*lines, *_other_lines(facts)]
+
+
+def _other_lines(facts: RunFacts) -> list[str]:
+    """Every other evaluation beside the first one of its split and temperature: a hosted model, an older version."""
+    first: dict[tuple[str, float], Evaluation] = {}
+    lines: list[str] = []
+    for evaluation in facts.evaluations:
+        spec = evaluation.spec
+        against = first.setdefault((spec.split, spec.temperature), evaluation)
+        if against is evaluation or spec.label in (BEFORE, AFTER, DO_NOTHING):
+            continue
+        gain = compare_evaluations(against, evaluation)
+        lines.append(
+            f"- {spec.label} ({spec.model} v{spec.policy_version}) against {against.spec.label}, "
+            f"T={spec.temperature:g}: {_points(gain.interval)} points over {gain.tasks} tasks of {spec.split}, "
+            f"{gain.better} better, {gain.worse} worse, p = {gain.p_value:.2g}."
+        )
     return lines
 
 

@@ -15,8 +15,9 @@ import sys
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from harness.config import Config, ToolsSection
+from harness.config import Config, JudgeSection, ToolsSection, UserSection
 from harness.engine import Engine, EngineConfig, attach, start_engine
 from harness.errors import ConfigError, GatewayError
 from harness.gateway.client import GatewayClient, attach_gateway
@@ -35,6 +36,10 @@ ADMIN_KEY_VARIABLE = "HARNESS_ADMIN_KEY"
 STORE_FILE = "traces.db"
 LOGS_FOLDER = "logs"
 BASE_NAME = "base"
+
+SERVED = "served"
+"""As a judge's or a user's model: the base model that the engine serves."""
+S = TypeVar("S", JudgeSection, UserSection)
 
 NANO = Path(__file__).parent.parent / "training" / "nano" / "weights"
 """The shipped small policy. A path and not an import: this package may not import `training`."""
@@ -83,6 +88,10 @@ class Stack:
         finally:
             watching.cancel()
 
+    def judge(self, config: Config) -> JudgeSection:
+        """The judge of a configuration, with its address where it is the model that the engine serves."""
+        return _addressed(config.judge, self.engine)
+
     def world(self, config: Config, store: Store, temperature: float) -> World:
         """What rollouts of this configuration run in, sampled at `temperature`."""
         section = config.rollout
@@ -98,6 +107,14 @@ class Stack:
             slots=asyncio.Semaphore(section.concurrency),
             users=self.users,
         )
+
+
+def _addressed(section: S, engine: Engine) -> S:
+    """`served` as what LiteLLM understands; any other model as it is."""
+    if section.model != SERVED:
+        return section
+    update = {"model": f"hosted_vllm/{engine.model_name}", "api_base": f"{engine.url}/v1"}
+    return section.model_copy(update=update)
 
 
 def model_folder(name: str) -> str:
@@ -124,7 +141,7 @@ async def start_stack(config: Config, run_dir: Path, *, adapter_slots: int = 4) 
             open_gateway(engine, run_dir, config.tools.call_timeout_s)
         )
         running = (engine.process, server.process, gateway_process)
-        users = await parts.enter_async_context(open_user_desk(config.user))
+        users = await parts.enter_async_context(open_user_desk(_addressed(config.user, engine)))
         yield Stack(engine, server, gateway, tuple(process for process in running if process is not None), users)
 
 

@@ -91,7 +91,7 @@ async def run_rollouts(
         found = await fetch_tasks(run.stack, config, tasks.split, tasks.offset, tasks.count)
         display.update(phase="rollouts", total=len(found) * each, unit="rollouts", policy_version=run.policy.version)
         made: list[Trajectory] = []
-        async with open_scorer(config.reward, config.judge, run.store, seed=config.run.seed) as judge:
+        async with open_scorer(config.reward, run.stack.judge(config), run.store, seed=config.run.seed) as judge:
 
             async def one(task: Task) -> Sequence[Trajectory]:
                 plan = GroupPlan(size=each, retries=config.rollout.infrastructure_retries, judge=judge)

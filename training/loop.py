@@ -115,7 +115,7 @@ class Training:
                 argv = (sys.executable, "-m", "training.trainer", "--run", str(self._folder))
                 spec = ProcessSpec(argv, self._folder / LOGS_FOLDER / "trainer.log", name="trainer")
                 config = self._config
-                scoring = open_scorer(config.reward, config.judge, self._store, seed=config.run.seed)
+                scoring = open_scorer(config.reward, stack.judge(config), self._store, seed=config.run.seed)
                 async with scoring as judge, start_process(spec) as process:
                     maker = GroupMaker(GroupSource(config, stack, judge), self._store, trainer, self._tell)
                     await self._until_trained(maker, process)

@@ -133,6 +133,12 @@ async def open_scorer(
             found="no judge is configured",
             fix="name one: --judge openai/gpt-5, or judge.model and judge.api_base for an endpoint of your own",
         )
+    if judge.model == "served":
+        raise JudgeError(
+            asked=f"the reward {reward.kind!r} from the judge 'served'",
+            found="no engine of the run's own is running here",
+            fix="name the address: judge.model = 'hosted_vllm/base', judge.api_base = 'http://127.0.0.1:8000/v1'",
+        )
     rubric = load_rubric(judge.rubric)
     await asyncio.to_thread(load_litellm, judge.model)
     with JudgeCache(store.path.parent / CACHE_FILE) as cache:

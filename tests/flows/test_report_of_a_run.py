@@ -149,6 +149,14 @@ def test_numbers_go_nowhere_where_wandb_is_disabled(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_any_other_evaluation_is_compared_with_the_first_of_its_split_and_temperature(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "demo", seed=1)
+    save_evaluation(folder, evaluation("hosted", 1.0, 90, seed=1))
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "- hosted (policy-v0 v0) against before, T=1: +60.0 [" in text
+    assert "points over 100 tasks of held_out, 60 better, 0 worse, p = " in text
+
+
 def test_terminal_table_shows_the_same_numbers_as_the_report(tmp_path: Path) -> None:
     console = Console(width=240, record=True, file=(tmp_path / "out.txt").open("w", encoding="utf-8"))
     console.print(*terminal_tables(make_run(tmp_path / "demo", seed=1)))

@@ -6,13 +6,15 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import pytest
 
-from harness.config import JudgeSection, RewardSection
+from harness.config import Config, JudgeSection, RewardSection
+from harness.engine import Engine, ServedBase
 from harness.errors import JudgeError
+from harness.gateway.client import GatewayClient
 from harness.run_facts import read_judging
 from harness.scoring.calibrate import calibrate_judge, write_calibration
 from harness.scoring.judge import Judge
@@ -20,6 +22,8 @@ from harness.scoring.litellm_call import JudgeFailed
 from harness.scoring.rescore import load_check, rescore_groups, stored_groups
 from harness.scoring.rubric import load_rubric
 from harness.scoring.scorer import Scorer, open_scorer
+from harness.session import ToolServer
+from harness.stack import Stack
 from tests.scripted_judge import Call, ScriptedJudge, answer, failure, honest, scripted_judge
 from traces import semconv
 from traces.build import ModelCall, Outcome, Place, agent_span, chat_span
@@ -226,6 +230,16 @@ async def test_calibration_without_checks_to_compare_with_says_so(tmp_path: Path
         async with scripted_judge(honest) as endpoint:
             with pytest.raises(JudgeError, match="no stored group"):
                 await calibrate_judge(stored_groups(store, "run"), Judge(endpoint.spec()), load_rubric(None))
+
+
+async def test_the_model_that_the_engine_serves_can_be_the_judge_where_there_is_an_engine(tmp_path: Path) -> None:
+    engine = Engine("http://127.0.0.1:8000", ServedBase("base", "some/model"))
+    config = Config(reward=RewardSection(kind="ruler"), judge=JudgeSection(model="served", temperature=0.5))
+    found = Stack(engine, cast("ToolServer", None), cast("GatewayClient", None), ()).judge(config)
+    assert (found.model, found.api_base, found.temperature) == ("hosted_vllm/base", "http://127.0.0.1:8000/v1", 0.5)
+    with Store(tmp_path / "traces.db") as store, pytest.raises(JudgeError, match="no engine of the run's own"):
+        async with open_scorer(config.reward, config.judge, store):
+            pass
 
 
 async def test_a_dead_judge_ends_the_run_after_a_few_groups_which_are_judged_when_it_is_back(tmp_path: Path) -> None:
