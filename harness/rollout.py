@@ -77,8 +77,6 @@ class World:
     """How far each of them may go."""
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(32))
     """How many rollouts run at the same time, over all groups."""
-    otlp_endpoint: str = ""
-    """Where agents may send their own spans; empty where nobody receives them."""
     users: UserDesk | None = None
     """Whom agents talk with; None where the first message holds everything."""
 
@@ -208,7 +206,7 @@ class _Rollout:
             model=self._policy.model,
             max_turns=self._world.limits.turns,
             traceparent=f"00-{self.record.trace_id}-{self._span_id}-01",
-            otlp_endpoint=self._world.otlp_endpoint,
+            otlp_endpoint=opened.otlp_url,
             user_url="" if self._talk is None else self._talk.url,
         )
 

@@ -20,6 +20,7 @@ from harness.gateway.gate import Gate
 from harness.gateway.http import header, read_body, send_json
 from harness.gateway.keys import KeyRing, LiveRollout, ToolDoor
 from harness.gateway.model import ModelGateway
+from harness.gateway.otlp_door import SpanDoor
 from harness.gateway.tools import ToolGateway
 
 _MAX_BODY_BYTES = 1_000_000
@@ -83,6 +84,8 @@ class Doors:
     """The model side."""
     tools: ToolGateway
     """The tool side."""
+    spans: SpanDoor
+    """The agents' own spans."""
     gate: Gate
     """Shut during a publish."""
 
@@ -136,7 +139,7 @@ class AdminApi:
             rollout = self._live(asked)
             self.doors.keys.open(rollout)
         base = f"{self.public_url()}/r/{rollout.key}"
-        doors = {"key": rollout.key, "model_url": f"{base}/v1", "mcp_url": f"{base}/mcp"}
+        doors = {"key": rollout.key, "model_url": f"{base}/v1", "mcp_url": f"{base}/mcp", "otlp_url": f"{base}/otlp"}
         return 200, msgspec.json.encode(doors)
 
     def _live(self, asked: _Opening) -> LiveRollout:

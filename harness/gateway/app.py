@@ -2,6 +2,7 @@
 
     /r/<key>/v1/…   the model door of the rollout with that key     (model.py)
     /r/<key>/mcp    its tool door                                   (tools.py)
+    /r/<key>/otlp   its span door                                   (otlp_door.py)
     /v1/…           the model door for clients with a fixed path; the key comes as bearer or `x-api-key`
     /admin/…        open, seal, policy, pause, resume; admin key    (admin.py)
     /health         is it alive
@@ -26,6 +27,7 @@ from harness.gateway.gate import Gate
 from harness.gateway.http import BodyTooLarge, ClientGone, header, send_json
 from harness.gateway.keys import KeyRing, LiveRollout, SealedKey, UnknownKey
 from harness.gateway.model import ModelGateway, speaks
+from harness.gateway.otlp_door import SpanDoor
 from harness.gateway.tools import open_tool_gateway
 from harness.gateway.upstream import open_upstream
 from traces.span import Span
@@ -100,8 +102,10 @@ class GatewayApp:
             await self.doors.model.handle_model(rollout, rest[2:], scope, receive, send)
         elif rest.rstrip("/") == "mcp":
             await self.doors.tools.handle_mcp(rollout, scope, receive, send)
+        elif rest == "otlp/v1/traces":
+            await self.doors.spans.handle_otlp(rollout, rest[len("otlp") :], scope, receive, send)
         else:
-            await _refuse(send, rest, 404, f"there is no door {rest!r}; use v1 or mcp")
+            await _refuse(send, rest, 404, f"there is no door {rest!r}; use v1, mcp or otlp/v1/traces")
 
 
 def _given_key(scope: Scope) -> str:
@@ -132,7 +136,13 @@ async def open_gateway(config: GatewayConfig) -> AsyncGenerator[GatewayApp]:
 
             async with open_tool_gateway(record_one, call_timeout_s=config.tool_timeout_s) as tools:
                 gate = Gate()
-                doors = Doors(KeyRing(), ModelGateway(Answerer(upstream, writer.append, gate)), tools, gate)
+                doors = Doors(
+                    KeyRing(),
+                    ModelGateway(Answerer(upstream, writer.append, gate)),
+                    tools,
+                    SpanDoor(writer.append),
+                    gate,
+                )
                 policy = Policy(config.model, config.policy_version)
                 app = GatewayApp(doors, AdminApi(doors, config.admin_key, lambda: app.public_url, policy))
                 yield app

@@ -20,14 +20,16 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class OpenedRollout:
-    """The two doors of a rollout that was opened."""
+    """The doors of a rollout that was opened."""
 
     key: str
-    """The rollout's secret, part of both URLs."""
+    """The rollout's secret, part of all URLs."""
     model_url: str
     """OpenAI base URL, ending in `/v1`."""
     mcp_url: str
     """MCP address."""
+    otlp_url: str
+    """OTLP/HTTP address for the agent's own spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,10 @@ class GatewayClient:
     async def open_rollout(self, request: Mapping[str, Any]) -> OpenedRollout:
         """Open a rollout's doors; `request` as in app.py. Raises GatewayError."""
         answer = await self._post("/admin/rollouts", request)
-        missing = [name for name in ("key", "model_url", "mcp_url") if not isinstance(answer.get(name), str)]
+        missing = [name for name in OpenedRollout.__dataclass_fields__ if not isinstance(answer.get(name), str)]
         if missing:
             raise self._unexpected("/admin/rollouts", f"an answer without {missing}")
-        return OpenedRollout(answer["key"], answer["model_url"], answer["mcp_url"])
+        return OpenedRollout(answer["key"], answer["model_url"], answer["mcp_url"], answer["otlp_url"])
 
     async def seal(self, rollout_id: str) -> Seal:
         """End a rollout's key; all its spans are on disk when this returns. Raises GatewayError."""

@@ -81,6 +81,8 @@ class LiveRollout:
     """Tool calls of the model's answers, oldest first; the model gateway appends before it answers."""
     tool_calls: int = 0
     """Calls that reached a tool server."""
+    foreign_spans: int = 0
+    """Spans that the agent itself has sent."""
     infrastructure_error: tuple[Ending, str] | None = None
     """First failure that was ours, with its words; the rollout ends for it."""
     sealed: bool = False

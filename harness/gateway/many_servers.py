@@ -33,6 +33,7 @@ from harness.gateway.toolserver import (
 )
 
 _NAME = "harness-tool-gateway"
+_STATELESS = "2026-07-28"
 _INVALID_PARAMS = -32602
 _METHOD_NOT_FOUND = -32601
 _MAX_PAGES = 100
@@ -210,7 +211,9 @@ class ManyServers:
         if refused:
             await exchange.reply(our_reply(refused[0]))
             return
-        nothing = {"protocolVersion": params_of(message).get("protocolVersion"), "capabilities": {"tools": {}}}
+        spoken = params_of(message).get("protocolVersion")
+        named = {"protocolVersion": spoken} if spoken else {"supportedVersions": [_STATELESS]}
+        nothing = {**named, "capabilities": {"tools": {}}}
         results: list[dict[str, Any]] = [answer["result"] for answer, _ in answers] or [nothing]
         capabilities: dict[str, Any] = {}
         for result in results:
@@ -270,7 +273,7 @@ class ManyServers:
 def _envelope(exchange: Exchange) -> dict[str, Any]:
     """Parameters of a request of our own, in the version that the agent speaks."""
     version = exchange.header(MCP_PROTOCOL_VERSION_HEADER)
-    if version is None or version < "2026-07-28":
+    if version is None or version < _STATELESS:
         return {}
     info = {"name": _NAME, "version": "1"}
     keys = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY)
