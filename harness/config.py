@@ -49,6 +49,9 @@ class EngineSection(Section):
 
     url: str | None = None
     """Base URL of a running server; None starts one."""
+    hosted: str | None = None
+    """LiteLLM model string of a hosted model to measure in the engine's place (`url` is its address then); it can't be
+    trained. Its key comes from the environment."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights and activations of the engine; float32 agrees with a float32 trainer token for token."""
     max_model_len: Count | None = None

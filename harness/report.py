@@ -187,6 +187,7 @@ def run_rows(facts: RunFacts) -> list[Row]:
         ["drift tokens", str(counts.drift_tokens)],
         ["false forks", str(counts.false_forks)],
         *([["judging", _judging_text(judging)]] if judging else []),
+        *([["hosted model", _spent_text(facts.hosted, "hosted/")]] if facts.hosted else []),
     ]
 
 
@@ -277,13 +278,20 @@ def _points(interval: Interval) -> str:
 
 
 def _judging_text(judging: Mapping[str, float]) -> str:
-    unpriced = " (of a model without a known price)" if judging.get("ruler/unpriced_calls") else ""
     return (
         f"{judging['groups']:.0f} groups, {judging.get('ruler/unscored', 0.0):.0f} unscored, "
-        f"{judging.get('ruler/calls', 0.0):.0f} calls, {judging.get('ruler/cached', 0.0):.0f} from the cache, "
-        f"{judging.get('ruler/prompt_tokens', 0.0):.0f} + {judging.get('ruler/completion_tokens', 0.0):.0f} tokens, "
-        f"{judging.get('ruler/cost_usd', 0.0):.4f} USD{unpriced}"
+        f"{_spent_text(judging, 'ruler/')}"
     )
+
+
+def _spent_text(spent: Mapping[str, float], prefix: str) -> str:
+    def of(name: str) -> float:
+        return spent.get(prefix + name, 0.0)
+
+    unpriced = " (of a model without a known price)" if of("unpriced_calls") else ""
+    cached = f", {of('cached'):.0f} from the cache" if of("cached") or prefix == "ruler/" else ""
+    tokens = f"{of('prompt_tokens'):.0f} + {of('completion_tokens'):.0f} tokens"
+    return f"{of('calls'):.0f} calls{cached}, {tokens}, {of('cost_usd'):.4f} USD{unpriced}"
 
 
 def _by_k(table: dict[int, Interval]) -> str:

@@ -24,6 +24,7 @@ METRICS_FILE = "metrics.jsonl"
 PHASES_FILE = "phases.jsonl"
 STORE_FILE = "traces.db"
 JUDGE_LOG = "judge.jsonl"
+HOSTED_LOG = "hosted.jsonl"
 
 BEFORE = "before"
 AFTER = "after"
@@ -70,6 +71,8 @@ class RunFacts:
     """Rollouts, endings, drift tokens, false forks."""
     judging: dict[str, float] = field(default_factory=dict[str, float])
     """What judging took, summed over groups, and `groups`; empty where no judge was asked."""
+    hosted: dict[str, float] = field(default_factory=dict[str, float])
+    """What hosted models took in the engine's place: calls, tokens, money; empty where there were none."""
 
     def find(self, label: str, *, greedy: bool, split: str | None = None) -> Summary | None:
         """The newest evaluation with this label and temperature (of this split); None when it was not run."""
@@ -116,16 +119,22 @@ def read_run(run_dir: Path) -> RunFacts:
         phase_minutes=_phase_minutes(run_dir),
         counts=read_counts(run_dir / STORE_FILE),
         judging=read_judging(run_dir),
+        hosted=_sums(run_dir / HOSTED_LOG, "hosted/"),
     )
 
 
 def read_judging(run_dir: Path) -> dict[str, float]:
     """Sums over `judge.jsonl`, which has a line for each group that was put to a judge; empty without one."""
+    groups = sum(1 for _ in read_jsonl(run_dir / JUDGE_LOG))
+    return {"groups": float(groups), **_sums(run_dir / JUDGE_LOG, "ruler/")} if groups else {}
+
+
+def _sums(path: Path, prefix: str) -> dict[str, float]:
+    """Each number under `prefix`, summed over the lines of a file."""
     sums: defaultdict[str, float] = defaultdict(float)
-    for row in read_jsonl(run_dir / JUDGE_LOG):
-        sums["groups"] += 1
+    for row in read_jsonl(path):
         for name, value in row.items():
-            if name.startswith("ruler/"):
+            if name.startswith(prefix):
                 sums[name] += float(value)
     return dict(sums)
 

@@ -21,6 +21,7 @@ from harness.config import Config, JudgeSection, ToolsSection, UserSection
 from harness.engine import Engine, EngineConfig, attach, start_engine
 from harness.errors import ConfigError, GatewayError
 from harness.gateway.client import GatewayClient, attach_gateway
+from harness.hosted import open_hosted
 from harness.policy import Limits, Sampling
 from harness.process import Process, ProcessSpec, ready_line, start_process
 from harness.rollout import World, score_by_checks, score_later
@@ -149,6 +150,10 @@ async def start_stack(config: Config, run_dir: Path, *, adapter_slots: int = 4) 
 async def open_engine(config: Config, logs: Path, adapter_slots: int) -> AsyncGenerator[Engine]:
     """The configured engine; `adapter_slots` policy versions can be served at once."""
     section = config.engine
+    if section.hosted is not None:
+        async with open_hosted(section.hosted, section.url, logs.parent, concurrency=section.max_num_seqs) as engine:
+            yield engine
+        return
     if section.url is not None:
         yield await attach(section.url)
         return

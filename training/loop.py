@@ -19,7 +19,7 @@ from rich.console import Console
 from harness.agent import configured_agent
 from harness.config import Config
 from harness.config_source import write_config
-from harness.errors import TrainingError
+from harness.errors import ConfigError, TrainingError
 from harness.live import Display, show_progress
 from harness.measure import Measurement
 from harness.outcomes import Outcome
@@ -40,6 +40,11 @@ CONFIG_FILE = "config.toml"
 
 def command(config: Config) -> int:
     """Run or resume `harness train`; the exit code. Raises HarnessError or StoreError for what a person can mend."""
+    if config.engine.hosted is not None:
+        found = "the model's provider gives no token ids and takes no adapter"
+        raise ConfigError(
+            f"train with engine.hosted = {config.engine.hosted!r}", found, "measure it with `harness eval`"
+        )
     configured_agent(config)  # a missing agent is told before anything is started or written
     folder = Path(config.run.folder) / config.run.name
     write_config(config, folder / CONFIG_FILE, f"harness train --resume {folder}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -30,6 +30,14 @@ class EndpointBusy(Exception):
         super().__init__(one_line(cause))
         self.retry_after_s = retry_after_s
         """How long the server wants us to wait; 0 where it didn't say."""
+
+
+class RequestRefused(Exception):
+    """The endpoint refuses this request; sent again it would refuse it again."""
+
+
+class PromptRefused(RequestRefused):
+    """The endpoint refuses what the messages hold, whatever comes with them: too long, or against its rules."""
 
 
 class SchemaRefused(Exception):
@@ -114,27 +122,41 @@ async def complete(spec: JudgeSpec, messages: Messages, schema: dict[str, Any] |
     Raises EndpointBusy where another attempt may succeed, SchemaRefused where one without `schema` may, JudgeFailed
     where this request can't succeed, and JudgeError where none can: no such model, no key, no right, no LiteLLM.
     """
+    try:
+        response = await respond(spec, _arguments(spec, messages, schema))
+    except PromptRefused as error:
+        raise failed(spec, f"it can't take this prompt: {error}") from error
+    except RequestRefused as error:
+        if schema is not None:
+            raise SchemaRefused(str(error)) from error
+        raise failed(spec, f"it refused the request: {error}") from error
+    return _reply(response)
+
+
+async def respond(spec: JudgeSpec, arguments: Mapping[str, Any]) -> Any:
+    """One attempt at a completion: LiteLLM's response.
+
+    Raises EndpointBusy where another attempt may succeed, RequestRefused where none at this request can, and JudgeError
+    where none at all can.
+    """
     litellm = load_litellm(spec.model)
     faults = litellm.exceptions
     try:
         async with asyncio.timeout(spec.timeout_s):
-            response = await litellm.acompletion(**_arguments(spec, messages, schema))
+            return await litellm.acompletion(**arguments)
     except (faults.ContextWindowExceededError, faults.ContentPolicyViolationError) as error:
-        raise failed(spec, f"it can't take this prompt: {one_line(error)}") from error
+        raise PromptRefused(one_line(error)) from error
     except (faults.AuthenticationError, faults.NotFoundError) as error:
         raise _hopeless(spec, error) from error
     except (faults.BadRequestError, faults.UnprocessableEntityError) as error:
         if "LLM Provider NOT provided" in str(error):
             raise _hopeless(spec, error) from error
-        if schema is not None:
-            raise SchemaRefused(one_line(error)) from error
-        raise failed(spec, f"it refused the request: {one_line(error)}") from error
+        raise RequestRefused(one_line(error)) from error
     except (TimeoutError, *_busy(faults)) as error:
         # LiteLLM has no class of its own for every status: 402 and 403 come as a plain APIError.
         if getattr(error, "status_code", None) in HOPELESS_STATUS:
             raise _hopeless(spec, error) from error
         raise EndpointBusy(error, _retry_after_s(error)) from error
-    return _reply(response)
 
 
 def load_litellm(model: str) -> Any:
@@ -200,10 +222,19 @@ def _busy(faults: Any) -> tuple[type[Exception], ...]:
 
 
 def _arguments(spec: JudgeSpec, messages: Messages, schema: dict[str, Any] | None) -> dict[str, Any]:
+    arguments = {**endpoint_arguments(spec), "messages": list(messages), "max_tokens": spec.max_answer_tokens}
+    if spec.temperature is not None:
+        arguments["temperature"] = spec.temperature
+    if schema is not None:
+        shape = {"name": "verdict", "strict": True, "schema": schema}
+        arguments["response_format"] = {"type": "json_schema", "json_schema": shape}
+    return arguments
+
+
+def endpoint_arguments(spec: JudgeSpec) -> dict[str, Any]:
+    """What LiteLLM is told of the endpoint: model, address, key, and to leave retries to us."""
     arguments: dict[str, Any] = {
         "model": spec.model,
-        "messages": list(messages),
-        "max_tokens": spec.max_answer_tokens,
         "timeout": spec.timeout_s,
         "max_retries": 0,
         "num_retries": 0,
@@ -215,11 +246,6 @@ def _arguments(spec: JudgeSpec, messages: Messages, schema: dict[str, Any] | Non
         arguments["api_key"] = spec.api_key or os.environ.get("OPENAI_API_KEY") or "none"
     elif spec.api_key is not None:
         arguments["api_key"] = spec.api_key
-    if spec.temperature is not None:
-        arguments["temperature"] = spec.temperature
-    if schema is not None:
-        shape = {"name": "verdict", "strict": True, "schema": schema}
-        arguments["response_format"] = {"type": "json_schema", "json_schema": shape}
     return arguments
 
 
@@ -236,14 +262,19 @@ def _retry_after_s(error: BaseException) -> float:
 def _reply(response: Any) -> Reply:
     choice = response.choices[0] if response.choices else None
     content = getattr(getattr(choice, "message", None), "content", None)
+    finish = getattr(choice, "finish_reason", None)
+    is_complete = finish not in ("length", "content_filter")
+    return Reply(text=str(content or ""), is_complete=is_complete, usage=usage_of(response))
+
+
+def usage_of(response: Any) -> JudgeUsage:
+    """What one of LiteLLM's responses cost."""
     counted = getattr(response, "usage", None)
     cost = getattr(response, "_hidden_params", {}).get("response_cost")
-    usage = JudgeUsage(
+    return JudgeUsage(
         calls=1,
         prompt_tokens=int(getattr(counted, "prompt_tokens", 0) or 0),
         completion_tokens=int(getattr(counted, "completion_tokens", 0) or 0),
         cost_usd=float(cost or 0.0),
         unpriced_calls=0 if cost else 1,
     )
-    finish = getattr(choice, "finish_reason", None)
-    return Reply(text=str(content or ""), is_complete=finish not in ("length", "content_filter"), usage=usage)
