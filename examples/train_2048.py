@@ -85,7 +85,7 @@ async def main(model_name: str, steps: int, games: int, tries: int) -> None:
         after = await art.evaluate(model, play, held_out, label="after", split="held_out")
         for evaluation in (before, after):
             found = art.summarise(evaluation)
-            print(f"{evaluation.spec.label}: won {found.success.value:.0%}, reward {found.reward.value:.2f}")
+            print(f"{evaluation.spec.label}: won {found.success.mean:.0%}, reward {found.reward.mean:.2f}")
         print(f"adapter: {model.policy.adapter_path}")
 
 

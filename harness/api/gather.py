@@ -49,14 +49,18 @@ class _Gathering:
             trajectory = await run_attempt(awaitable, group_id)
         except Exception as error:
             self._exceptions += 1
-            self._show(note=f"{self._exceptions} failed")
+            self._show(done=self._done, note=f"{self._exceptions} failed")
             if self._exceptions > self._bound:
                 raise
             return error
         self._rewards.append(trajectory.reward)
         reward = sum(self._rewards) / len(self._rewards)
-        self._show(done=len(self._rewards), rollouts=len(self._rewards), reward=reward)
+        self._show(done=self._done, rollouts=len(self._rewards), reward=reward)
         return trajectory
+
+    @property
+    def _done(self) -> int:
+        return len(self._rewards) + self._exceptions
 
     def _show(self, **changes: Any) -> None:
         if self._display is not None:

@@ -7,29 +7,27 @@ how a step is made. Made by the user's code, registered with backend.py.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from openai import AsyncOpenAI
+from pydantic import ValidationError
 
 from harness.agent import Run as AgentRun
 from harness.agent import load_agent
 from harness.api.client import RolloutClient
+from harness.api.log import write_log
 from harness.api.run import Run, trajectory_of
 from harness.api.scope import Rollout, RolloutFailed, Scope, current_scope, entered
 from harness.api.trajectory import Trajectory, TrajectoryGroup
-from harness.config import Config
-from harness.errors import HarnessError
+from harness.config import Config, TrainingSection
+from harness.errors import ConfigError, HarnessError
 from harness.policy import Policy
 from harness.rollout import run_rollout
 from harness.task import Task
-
-LOG_FILE = "log.jsonl"
-TRAJECTORIES_FOLDER = "trajectories"
 
 
 class Backend(Protocol):
@@ -249,7 +247,11 @@ class TrainableModel:
     def _trained_with(self, given: TrainConfig) -> Config:
         config = self.run.config
         changes = {**given.settings, **({} if given.learning_rate is None else {"lr": given.learning_rate})}
-        training = type(config.training).model_validate({**config.training.model_dump(), **changes})
+        try:
+            training = TrainingSection.model_validate({**config.training.model_dump(), **changes})
+        except ValidationError as error:
+            found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            raise ConfigError(f"train with {changes}", found, "`harness keys training` lists what there is") from error
         return config.model_copy(update={"training": training})
 
     async def _address(self) -> tuple[str, str]:
@@ -258,31 +260,6 @@ class TrainableModel:
             return f"{self.run.stack.engine.url}/v1", self.policy.model
         door = await scope.door(self)
         return door.base_url, door.model
-
-
-def write_log(folder: Path, groups: Sequence[TrajectoryGroup], split: str, step: int) -> dict[str, float]:
-    """Write the trajectories to `trajectories/<split>-<step>.jsonl` and a row of means to `log.jsonl`; the means."""
-    trajectories = [trajectory for group in groups for trajectory in group]
-    exceptions = sum(len(group.exceptions) for group in groups)
-    numbers = means([{"reward": one.reward, **one.metrics} for one in trajectories])
-    numbers |= {"trajectories": float(len(trajectories)), "exceptions": float(exceptions)}
-    (folder / TRAJECTORIES_FOLDER).mkdir(parents=True, exist_ok=True)
-    with (folder / TRAJECTORIES_FOLDER / f"{split}-{step:04d}.jsonl").open("a", encoding="utf-8") as file:
-        file.writelines(
-            json.dumps({"group": group.id, **one.to_dict()}, ensure_ascii=False, default=str) + "\n"
-            for group in groups
-            for one in group
-        )
-    with (folder / LOG_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
-    return numbers
-
-
-def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each number over the rows that have it."""
-    names = sorted({name for row in rows for name in row})
-    columns = {name: [float(row[name]) for row in rows if name in row] for name in names}
-    return {name: sum(column) / len(column) for name, column in columns.items()}
 
 
 def _unregistered(name: str, what: str) -> HarnessError:

@@ -118,7 +118,10 @@ class Scope:
     _open: dict[str, Rollout] = field(default_factory=dict[str, Rollout])
 
     async def door(self, owner: Owner) -> Door:
-        """The door of this model's rollout, which is opened by the first call."""
+        """The door of this model's rollout, opened by the first call. Raises HarnessError where it has ended."""
+        if owner.name in self.ids:
+            fix = "make the call inside of the `model.rollout()` block"
+            raise HarnessError(f"a call of {owner.name!r}", "the trajectory's rollout has ended", fix)
         if owner.name not in self._open:
             self._start(owner, None)
         return await self._open[owner.name].opened()
