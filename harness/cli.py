@@ -16,6 +16,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from harness import cli_init, cli_record, cli_scores, cli_stack, cli_tasks, cli_traces
+from harness.cli_bridge import mcp_bridge
 from harness.cli_options import err
 from harness.errors import HarnessError, StoreError
 
@@ -91,6 +92,7 @@ app.command()(cli_stack.train)
 app.command(name="eval")(cli_stack.evaluate)
 app.command()(cli_stack.rollout)
 app.command()(cli_stack.serve)
+app.command(name="mcp-bridge")(mcp_bridge)
 app.command()(cli_scores.score)
 app.add_typer(cli_scores.judge_app, name="judge")
 app.command()(cli_record.show)
