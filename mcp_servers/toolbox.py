@@ -1,7 +1,8 @@
 """A server's tools by name, and the one way to call them: check the arguments, run, answer text.
 
 Knows nothing about MCP, HTTP or any domain. A tool is a function whose first parameter is the session's view of its
-world (anything with a `state`), the others strings or lists of strings. Used by each server's tools.py.
+world (anything with a `state`), the others text, numbers, lists of text or lists of objects; what an object holds is
+the tool's own to check. Used by each server's tools.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mcp_servers.state import State
 ToolFunction = Callable[..., Any]
 MAX_ARGUMENT_CHARS = 10_000
 MAX_ARGUMENT_ITEMS = 100
+MAX_ARGUMENT_NUMBER = 1_000_000_000
 
 
 class View(Protocol):
@@ -71,7 +73,7 @@ class Toolbox:
             raise
         if isinstance(value, str):
             return ToolResult(_printable(value))
-        return ToolResult(json.dumps(value), value=value)
+        return ToolResult(json.dumps(value), value=value if isinstance(value, dict) else None)
 
     def _checked(self, name: str, arguments: Mapping[str, Any]) -> ToolFunction:
         parameters = self._parameters.get(name)
@@ -90,30 +92,74 @@ class Toolbox:
         return self.tools[name]
 
 
-def _parameters(tool: ToolFunction) -> dict[str, type]:
-    """Parameter name → str or list, the view left out."""
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a parameter takes."""
+
+    item: type
+    """`str`, `int`, `float` or `dict`: the value, or each item of the list."""
+    many: bool
+    """Whether it is a list."""
+
+
+_NAMES = {str: "a string", int: "a whole number", float: "a number", dict: "an object"}
+
+
+def _parameters(tool: ToolFunction) -> dict[str, _Kind]:
+    """Parameter name → what it takes, the view left out."""
     hints = get_type_hints(tool)
-    names = list(inspect.signature(tool).parameters)[1:]
-    kinds = {name: list if getattr(hints[name], "__origin__", None) is list else hints[name] for name in names}
-    strange = {name: kind for name, kind in kinds.items() if kind not in (str, list)}
+    kinds = {name: _kind(hints[name]) for name in list(inspect.signature(tool).parameters)[1:]}
+    strange = {name: hints[name] for name, kind in kinds.items() if kind.item not in _NAMES}
     if strange:
-        raise TypeError(f"{tool.__name__}: parameters must be str or list[str], found {strange}")
+        raise TypeError(f"{tool.__name__}: parameters must be text, numbers, list[str] or lists of objects: {strange}")
     return kinds
 
 
-def _complaint(value: Any, wanted: type) -> str | None:
-    if wanted is str:
-        if type(value) is not str:
-            return f"must be a string, got {reprlib.repr(value)}"
-        return (
-            None if len(value) <= MAX_ARGUMENT_CHARS else f"has {len(value)} characters, at most {MAX_ARGUMENT_CHARS}"
-        )
+def _kind(hint: Any) -> _Kind:
+    many = getattr(hint, "__origin__", None) is list
+    item = hint.__args__[0] if many else hint
+    return _Kind(dict if many and isinstance(item, type) and item is not str else item, many)
+
+
+def _complaint(value: Any, wanted: _Kind) -> str | None:
+    if not wanted.many:
+        return _item_complaint(value, wanted.item)
     if type(value) is not list:
-        return f"must be a list of strings, got {reprlib.repr(value)}"
+        return f"must be a list of {_NAMES[wanted.item].split()[-1]}s, got {reprlib.repr(value)}"
     items = cast("list[Any]", value)
     if len(items) > MAX_ARGUMENT_ITEMS:
         return f"has {len(items)} items, at most {MAX_ARGUMENT_ITEMS}"
-    return next((f"item {n}: {found}" for n, item in enumerate(items) if (found := _complaint(item, str))), None)
+    complaints = ((n, _item_complaint(item, wanted.item)) for n, item in enumerate(items))
+    return next((f"item {n}: {found}" for n, found in complaints if found), None)
+
+
+def _item_complaint(value: Any, wanted: type) -> str | None:
+    if wanted in (int, float):
+        return _number_complaint(value, wanted)
+    if type(value) is not wanted:
+        return f"must be {_NAMES[wanted]}, got {reprlib.repr(value)}"
+    size = len(value if wanted is str else json.dumps(value))
+    return None if size <= MAX_ARGUMENT_CHARS else f"has {size} characters, at most {MAX_ARGUMENT_CHARS}"
+
+
+def _number_complaint(value: Any, wanted: type) -> str | None:
+    number = value
+    if type(value) is str and wanted is float:
+        # Models write amounts as text, and published tools take them so; the tool gets what was given.
+        number = _read_number(value)
+    if type(number) not in (int, float):
+        return f"must be {_NAMES[wanted]}, got {reprlib.repr(value)}"
+    # Also refuses what is no number (NaN).
+    if not -MAX_ARGUMENT_NUMBER <= number <= MAX_ARGUMENT_NUMBER:
+        return f"must be within ±{MAX_ARGUMENT_NUMBER}, got {reprlib.repr(value)}"
+    return None if wanted is float or number == int(number) else f"must be {_NAMES[wanted]}, got {value}"
+
+
+def _read_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _printable(text: str) -> str:

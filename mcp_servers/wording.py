@@ -47,13 +47,13 @@ class Wording:
         """A sentence that gives a reason, by the reason's name."""
         return self._fill(self.lines["reason"][reason], {})
 
-    def message(self, identity: str, requests: list[str]) -> str:
-        """The opening message: greeting, identity, requests and go-ahead, in varying order."""
+    def message(self, identity: str, requests: list[str], go: str = "consent") -> str:
+        """The opening message: greeting, identity, requests and go-ahead (a phrase of that name), in varying order."""
         wish = f" {self.say('also')} ".join(requests)
         parts = self.rng.choice(
             ([identity, wish, "{go}"], [wish, identity, "{go}"], [identity, wish, "{go}"], [wish, "{go}", identity])
         )
-        text = " ".join(parts).replace("{go}", self.say("consent"))
+        text = " ".join(parts).replace("{go}", self.say(go))
         greeting = self.say("greeting")
         sentences = text[:1].upper() + text[1:] if not greeting else f"{greeting} {text}"
         return _capitalised(re.sub(r"\s+", " ", sentences).strip())
