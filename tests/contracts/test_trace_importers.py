@@ -1,9 +1,11 @@
-"""Importers against what the real instrumentations and a real Phoenix wrote: the same messages, tools and results."""
+"""Importers against what the real SDKs, exporters and a real Phoenix wrote: the same messages, tools and results."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
@@ -22,7 +24,19 @@ from traces.trajectory import Ending, Trajectory
 
 FIXTURES = Path(__file__).parent / "trace_fixtures"
 REQUEST = "Where is my order #W1?"
-SOURCES = [("otlp", "openinference.otlp.jsonl"), ("otlp", "genai.otlp.jsonl"), ("phoenix", "phoenix_spans.json")]
+SOURCES = [
+    ("openinference", "openinference.otlp.jsonl"),
+    ("otlp", "genai.otlp.jsonl"),
+    ("phoenix", "phoenix_spans.json"),
+    ("openllmetry", "openllmetry.otlp.jsonl"),
+    ("langfuse", "langfuse.otlp.jsonl"),
+    ("langsmith", "langsmith.jsonl"),
+    ("logfire", "logfire.otlp.jsonl"),
+    ("weave", "weave.jsonl"),
+    ("jaeger", "jaeger.json"),
+]
+WITHOUT_FINISH_REASON = {"langfuse"}
+WITHOUT_AGENT = {"logfire"}
 
 
 def imported(source: str, name: str) -> Trajectory:
@@ -43,7 +57,9 @@ def test_an_imported_trace_shows_the_messages_tools_and_results_of_its_source(so
     assert (answered["role"], answered["tool_call_id"]) == ("tool", "call_1")
     assert json.loads(answered["content"]) == {"status": "pending"}
     assert (second.output_message["content"], got.answer) == ("Order #W1 is pending.", "Order #W1 is pending.")
-    assert (first.model, second.finish_reason, first.agent_name) == ("tiny", "stop", "support")
+    assert first.model == "tiny"
+    assert second.finish_reason == ("" if source in WITHOUT_FINISH_REASON else "stop")
+    assert first.agent_name == (None if source in WITHOUT_AGENT else "support")
     assert [tool["function"]["name"] for tool in first.tools] == ["get_order"]
     assert first.tools[0]["function"]["parameters"]["required"] == ["order_id"]
     (used,) = got.tool_calls
@@ -113,12 +129,65 @@ def test_a_trace_without_model_calls_is_no_rollout(tmp_path: Path) -> None:
         assert gather(store.spans("g1-r0"), "imported") == []
 
 
-@pytest.mark.parametrize("text", ["nonsense", '{"data": 5}', '{"data": [{"name": "x"}]}', '[{"context": 3}]'])
-def test_a_file_that_is_no_phoenix_export_is_refused_in_words(tmp_path: Path, text: str) -> None:
+def test_results_that_only_the_next_request_quotes_are_tool_calls_with_a_named_gap(tmp_path: Path) -> None:
+    runs = [json.loads(line) for line in (FIXTURES / "langsmith.jsonl").read_text().splitlines()]
+    path = tmp_path / "model_calls_only.jsonl"
+    path.write_text("".join(json.dumps(run) + "\n" for run in runs if run["run_type"] != "tool"))
+    (one,) = gather(READERS["langsmith"](path), "imported")
+    (call,) = one.trajectory().tool_calls
+    assert (call.name, call.call_id, call.turn_index) == ("get_order", "call_1", 0)
+    assert json.loads(call.result) == {"status": "pending"}
+    assert "tool_results_from_messages" in one.record.evidence_gaps
+
+
+def test_what_no_reader_understands_is_a_named_gap(tmp_path: Path) -> None:
+    runs = (FIXTURES / "langsmith.jsonl").read_text()
+    path = tmp_path / "langchain.jsonl"
+    path.write_text(runs.replace('{"role": "system", "content": "You are a support agent."}', '{"lc": 1}'))
+    (one,) = gather(READERS["langsmith"](path), "imported")
+    assert "unread_content" in one.record.evidence_gaps
+
+
+def test_observations_of_langfuses_interface_read_as_what_its_sdk_sent(tmp_path: Path) -> None:
+    (line,) = (FIXTURES / "langfuse.otlp.jsonl").read_text().splitlines()
+    spans = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    path = tmp_path / "observations.json"
+    path.write_text(json.dumps({"data": [as_observation(span) for span in spans]}))
+    (one,) = gather(READERS["langfuse"](path), "imported")
+    sent = imported("langfuse", "langfuse.otlp.jsonl")
+    got = one.trajectory()
+    assert (got.task_id, got.answer, got.evidence_gaps) == (sent.task_id, sent.answer, sent.evidence_gaps)
+    assert [call.result for call in got.tool_calls] == [call.result for call in sent.tool_calls]
+
+
+def as_observation(span: dict[str, Any]) -> dict[str, Any]:
+    """A span of the SDK as the server lists it: `ObservationsView` of its interface."""
+    values = {a["key"].removeprefix("langfuse.observation."): a["value"].get("stringValue") for a in span["attributes"]}
+    times = {
+        name: datetime.fromtimestamp(int(span[key]) / 1e9, UTC).isoformat().replace("+00:00", "Z")
+        for name, key in (("startTime", "startTimeUnixNano"), ("endTime", "endTimeUnixNano"))
+    }
+    return {
+        "id": span["spanId"],
+        "traceId": span["traceId"],
+        "parentObservationId": span.get("parentSpanId"),
+        "type": values["type"].upper(),
+        "name": span["name"],
+        "model": values.get("model.name"),
+        "input": values.get("input"),
+        "output": values.get("output"),
+        "level": "DEFAULT",
+        **times,
+    }
+
+
+@pytest.mark.parametrize("source", ["phoenix", "langsmith", "weave", "langfuse", "jaeger"])
+@pytest.mark.parametrize("text", ["nonsense", '{"data": 5}', '{"data": [{"name": "x"}]}', '[{"context": 3}]', "[3]"])
+def test_a_file_that_is_no_export_of_its_source_is_refused_in_words(tmp_path: Path, source: str, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(ExportError, match=r"x\.json"):
-        list(READERS["phoenix"](path))
+        list(READERS[source](path))
 
 
 def test_a_file_that_is_no_otlp_is_refused_in_words(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class ExportError(ValueError):
 
 def read_rows(path: Path, source: str, make: Callable[[Mapping[str, Any]], Span]) -> Iterator[Span]:
     """`make` of each object of the file; raises ExportError, with the object's number, where one can't be read."""
-    for number, row in enumerate(_rows(path, source), start=1):
+    for number, row in enumerate(load_rows(path, source), start=1):
         try:
             span = make(row)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -31,7 +31,8 @@ def read_rows(path: Path, source: str, make: Callable[[Mapping[str, Any]], Span]
         yield span
 
 
-def _rows(path: Path, source: str) -> list[Mapping[str, Any]]:
+def load_rows(path: Path, source: str) -> list[Mapping[str, Any]]:
+    """The file's objects; raises ExportError where it holds something else."""
     text = path.read_text(encoding="utf-8")
     try:
         whole: Any = json.loads(text)
@@ -46,7 +47,10 @@ def _rows(path: Path, source: str) -> list[Mapping[str, Any]]:
         whole = next((held[key] for key in _WRAPPERS if key in held), [held])
     if not isinstance(whole, list):
         raise ExportError(f"read {path}: found {type(whole).__name__} where a list of {source} spans is expected")
-    return cast("list[Mapping[str, Any]]", whole)
+    rows = cast("list[Any]", whole)
+    if not all(isinstance(row, dict) for row in rows):
+        raise ExportError(f"read {path}: not every {source} span in it is a JSON object")
+    return cast("list[Mapping[str, Any]]", rows)
 
 
 def time_ns(text: str) -> int:

@@ -40,7 +40,16 @@ class Posted:
 
 
 POSTED: list[Posted] = []
-INFO = {"version": "0.13.0", "batch_ingest_config": {"use_multipart_endpoint": False, "size_limit": 100}}
+BATCHES = {
+    "use_multipart_endpoint": False,
+    "size_limit": 100,
+    "size_limit_bytes": 1_000_000,
+    "scale_up_qsize_trigger": 1000,
+    "scale_up_nthreads_limit": 1,
+    "scale_down_nempty_trigger": 4,
+}
+INFO = {"version": "0.13.0", "batch_ingest_config": BATCHES}
+"""What LangSmith's server says of itself; without multipart its SDK posts plain JSON."""
 
 
 async def chat(request: Request) -> Response:
@@ -65,7 +74,8 @@ async def keep(request: Request) -> Response:
         POSTED.append(Posted(request.url.path, {k.lower(): v for k, v in request.headers.items()}, body))
     if request.url.path.endswith("/v1/traces"):
         return Response(b"", media_type="application/x-protobuf")
-    return JSONResponse({"id": "x", "status": "ok"}, 202 if request.method == "POST" else 200)
+    # Weave wants the digest of what it uploads.
+    return JSONResponse({"id": "x", "status": "ok", "digest": "x" * 43})
 
 
 def serve() -> str:
