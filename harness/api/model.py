@@ -232,6 +232,10 @@ class TrainableModel:
         if self._pin != (None, None):
             fix = "train the model itself; a pinned version is for inference"
             raise HarnessError(f"train {self.name!r}", "it is one version, pinned", fix)
+        if (hosted := self.run.config.engine.hosted) is not None:
+            raise HarnessError(
+                f"train {self.name!r}", f"{hosted!r} is somebody else's", "train a model that is served here"
+            )
         async with self._training:
             taken = await self.run.train(list(groups), self._trained_with(config or TrainConfig()))
         return TrainResult(self.policy.version, bool(taken.metrics), taken.metrics)
