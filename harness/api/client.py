@@ -12,8 +12,8 @@ from typing import Any, cast
 from openai import AsyncOpenAI
 from openai._models import FinalRequestOptions
 
-Address = Callable[[], Awaitable[tuple[str, str]]]
-"""Base URL and model name for a call that is made here and now."""
+Address = Callable[[], Awaitable[tuple[str, str | None]]]
+"""Base URL for a call that is made here and now, and the model to ask for; None leaves it as the caller has it."""
 
 
 class RolloutClient(AsyncOpenAI):
@@ -28,6 +28,6 @@ class RolloutClient(AsyncOpenAI):
         options = await super()._prepare_options(options)
         base_url, model = await self._address()
         options.url = f"{base_url}/{options.url.lstrip('/')}"
-        if isinstance(options.json_data, dict):
+        if model is not None and isinstance(options.json_data, dict):
             options.json_data = {**cast("dict[str, Any]", options.json_data), "model": model}
         return options

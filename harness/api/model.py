@@ -258,12 +258,12 @@ class TrainableModel:
             raise ConfigError(f"train with {changes}", found, "`harness keys training` lists what there is") from error
         return config.model_copy(update={"training": training})
 
-    async def _address(self) -> tuple[str, str]:
+    async def _address(self) -> tuple[str, str | None]:
         scope = current_scope()
         if scope is None:
             return f"{self.run.stack.engine.url}/v1", self.policy.model
-        door = await scope.door(self)
-        return door.base_url, door.model
+        # The gateway serves the rollout's policy whatever is asked for; `training.models` chooses by what was asked.
+        return (await scope.door(self)).base_url, None
 
 
 def _unregistered(name: str, what: str) -> HarnessError:
