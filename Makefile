@@ -1,7 +1,7 @@
 # One verb each, the same on a laptop and in CI.
 #
 #   make setup            .venv with everything (GPU=1: the CUDA wheels; UV=1: uv instead of pip)
-#   make demo | test | check | fmt | bench | metrics
+#   make demo | test | test-agents | check | fmt | bench | metrics
 #
 # TORCH_INDEX=<url>       an index that has a CPU build of torch, if pip's own configuration knows none
 # PYTHON=<path>           the Python 3.11 or 3.12 to use
@@ -26,7 +26,7 @@ METRICS ?= $(or $(HARNESS_SHARED),../shared)/tools/style_metrics.py
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo test check fmt bench metrics clean
+.PHONY: help setup demo test test-agents check fmt bench metrics clean
 
 help:
 	@sed -n '3,7s/^# \{0,1\}//p' Makefile
@@ -42,6 +42,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest -m "not benchmark" $(TEST_ARGS)
+
+test-agents: $(STAMP)
+	@$(BIN)/python -m tests.agent_table --into docs/agents.md $(TEST_ARGS)
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check .

@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from harness import cli_init, cli_record, cli_scores, cli_stack, cli_tasks, cli_traces
+from harness import cli_init, cli_record, cli_scores, cli_stack, cli_tasks, cli_traces, cli_wrap
 from harness.cli_bridge import mcp_bridge
 from harness.cli_options import err
 from harness.errors import HarnessError, StoreError
@@ -92,6 +92,7 @@ app.command()(cli_stack.train)
 app.command(name="eval")(cli_stack.evaluate)
 app.command()(cli_stack.rollout)
 app.command()(cli_stack.serve)
+app.command()(cli_wrap.wrap)
 app.command(name="mcp-bridge")(mcp_bridge)
 app.command()(cli_scores.score)
 app.add_typer(cli_scores.judge_app, name="judge")

@@ -110,7 +110,7 @@ def serve(
     Prints the environment that the agent needs. Type the agent's answer and Enter when it is done: the rollout is
     sealed, graded and shown.
     """
-    resolved = _run_or_new(run, "serve", config, settings, config_flags(model, tools))
+    resolved = run_or_new(run, "serve", config, settings, config_flags(model, tools))
 
     def tell(about: AgentTask, door: Door) -> None:
         environment = door.environment(about)
@@ -123,7 +123,7 @@ def serve(
             out.print(f"export {name}={shlex.quote(value)}", markup=False, highlight=False, soft_wrap=True)
         out.print("\nThe agent's answer, or just Enter, ends the rollout:", style="bold")
 
-    folder = _folder(resolved)
+    folder = run_folder(resolved)
     trajectory = asyncio.run(serve_one_rollout(resolved, folder, Selection(split, task), version, tell))
     if as_json:
         sys.stdout.write(json.dumps(_summary(trajectory)) + "\n")
@@ -151,9 +151,9 @@ def rollout(
 
     Nothing is trained. Look at one of them with `harness show RUN ROLLOUT`.
     """
-    resolved = _run_or_new(run, "rollout", config, settings, config_flags(model, tools, agent, reward, judge))
+    resolved = run_or_new(run, "rollout", config, settings, config_flags(model, tools, agent, reward, judge))
     configured_agent(resolved)
-    folder = _folder(resolved)
+    folder = run_folder(resolved)
     with show_progress(f"harness rollout · {folder}") as display:
         made = asyncio.run(run_rollouts(resolved, folder, Selection(split, offset, tasks), each=each, display=display))
     out.print(trajectory_table(made))
@@ -183,9 +183,9 @@ def evaluate(
     flags: dict[str, str | None] = config_flags(model, tools, agent)
     flags |= {"evaluation.split": split}
     chosen = [*(settings or ()), *([f"evaluation.tasks={tasks}"] if tasks else [])]
-    resolved = _run_or_new(run, "eval", config, chosen, flags)
+    resolved = run_or_new(run, "eval", config, chosen, flags)
     configured_agent(resolved)
-    folder = _folder(resolved)
+    folder = run_folder(resolved)
     with show_progress(f"harness eval · {folder}") as display:
         asyncio.run(evaluate_version(resolved, folder, version, label=label, display=display))
     report = write_report(folder)
@@ -194,7 +194,7 @@ def evaluate(
     out.print(f"report {report}")
 
 
-def _run_or_new(
+def run_or_new(
     run: Path | None, name: str, config: Path | None, settings: list[str] | None, flags: dict[str, str | None]
 ) -> Config:
     """The configuration of an existing run, or one for a fresh run folder called `name`; nothing is written yet."""
@@ -209,7 +209,7 @@ def _run_or_new(
     return with_free_name(named)
 
 
-def _folder(config: Config) -> Path:
+def run_folder(config: Config) -> Path:
     """The run's folder, made and given its configuration if it is new."""
     folder = Path(config.run.folder) / config.run.name
     if not (folder / CONFIG_FILE).exists():

@@ -1,4 +1,4 @@
-"""What `harness serve`, `rollout` and `eval` do: open a stack, do one thing in it, close it.
+"""What `harness serve`, `rollout`, `wrap` and `eval` do: open a stack, do one thing in it, close it.
 
 It knows nothing about flags (cli_stack.py) or training: a policy version is what the run's store says it is.
 Called by the command line.
@@ -28,6 +28,7 @@ from harness.scoring.litellm_call import JudgeFailed
 from harness.scoring.scorer import open_scorer
 from harness.stack import STORE_FILE, Stack, start_stack
 from harness.task import AgentTask, Task
+from harness.wrap import Observation, observe
 from traces.store import Store
 from traces.trajectory import Trajectory
 
@@ -107,6 +108,16 @@ async def run_rollouts(
 
             groups = await asyncio.gather(*map(one, found))
     return [trajectory for group in groups for trajectory in group]
+
+
+async def observe_one_rollout(config: Config, run_dir: Path, tasks: Selection) -> tuple[Task, Observation]:
+    """Run the configured agent once on the first of the tasks; what the gateways saw of it."""
+    agent = configured_agent(config)
+    async with open_run(config, run_dir) as run:
+        (task,) = await fetch_tasks(run.stack, config, tasks.split, tasks.offset, 1)
+        world = run.stack.world(config, run.store, config.rollout.temperature)
+        trajectory = await run_rollout(task, agent, run.policy, world)
+        return task, observe(trajectory, run.store.spans(trajectory.rollout_id))
 
 
 def mean_reward(trajectories: Sequence[Trajectory]) -> float | None:

@@ -17,6 +17,9 @@ from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, set_tra
 
 set_tracing_disabled(True)  # the SDK uploads its own traces unless told not to
 
+MAX_TURNS = 100
+"""More than any rollout is given: the gateway ends it at its turn limit, and says so in the record."""
+
 # Loading the certificates costs more than a whole rollout does: once a process.
 _TLS = ssl.create_default_context()
 
@@ -43,10 +46,8 @@ async def run(task: Any, door: Any) -> str:
         )
         heard: Any = task.user_message
         while True:
-            # One more than allowed: the gateway ends a rollout at its turn limit, and says so in the record.
-            result = await Runner.run(
-                agent, heard, max_turns=door.max_turns + 1, run_config=RunConfig(tracing_disabled=True)
-            )
+            config = RunConfig(tracing_disabled=True)
+            result = await Runner.run(agent, heard, max_turns=MAX_TURNS, run_config=config)
             said = await _tell_user(http, door, str(result.final_output))
             if said is None:
                 return str(result.final_output)

@@ -30,11 +30,11 @@ ONE_DOOR = {
     "trl": ("training/trainer.py",),
     "peft": ("training/",),
     "vllm": ("training/vllm_lora.py",),
-    "litellm": ("harness/scoring/",),
+    "litellm": ("agents/litellm/", "harness/scoring/",),
     "opentelemetry": ("traces/tracer.py", "traces/otlp.py", "mcp_servers/"),
     "wandb": ("harness/tracking.py",),
     "typer": ("harness/cli",),
-    "agents": ("agents/openai_agents/",),
+    "agents": ("agents/openai_agents/", "agents/openai_responses/", "agents/triage/"),
 }
 
 

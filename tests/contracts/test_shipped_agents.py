@@ -1,0 +1,57 @@
+"""Every shipped agent that our own environment can run, on a whole task: real SDK, real gateways, scripted engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.agent import load_agent
+from harness.rollout import run_rollout
+from harness.wrap import advice, findings, observe
+from tests.agent_table import AGENTS, agent_spec, differing_lines, sdk_expert, shipped_agents
+from tests.rollout_world import POLICY, open_rollout_world
+from traces.tokens import cut_rows
+from traces.trajectory import Ending
+from traces.turn_filter import TurnFilter
+
+OWN_ENVIRONMENT = [name for name in shipped_agents() if any((AGENTS / name).glob("requirements.txt"))]
+HERE = [name for name in shipped_agents() if name not in {*OWN_ENVIRONMENT, "typescript"}]
+DIALECTS = {"anthropic_client": "messages", "openai_responses": "responses"}
+
+
+@pytest.mark.parametrize("name", HERE)
+async def test_an_agent_of_each_sdk_solves_a_task_and_leaves_exact_tokens(name: str, tmp_path: Path) -> None:
+    async with open_rollout_world(tmp_path, sdk_expert) as here:
+        task = await here.cancel_task()
+        trajectory = await run_rollout(task, load_agent(agent_spec(name)), POLICY, here.world)
+        seen = observe(trajectory, here.world.store.spans(trajectory.rollout_id))
+    assert (trajectory.ending, trajectory.ending_detail) == (Ending.ANSWERED, "")
+    assert [score.value for score in trajectory.scores] == [1.0]
+    assert [call.name for call in trajectory.tool_calls] == ["get_order_details", "cancel_pending_order"]
+    assert all(call.turn_index is not None for call in trajectory.tool_calls)
+    assert seen.dialects[0].startswith(DIALECTS.get(name, "chat"))
+    assert all(turn.has_tokens for turn in trajectory.turns)
+    sampled = sum(len(turn.completion_ids_T) for turn in trajectory.turns)
+    assert (seen.trained_tokens, seen.cut.drift_tokens) == (sampled, 0)
+    assert advice(seen, task.user_message) == []
+    if name != "triage":
+        assert dict(findings(seen))["forks"] == "none"
+
+
+async def test_the_agents_of_one_program_train_apart_by_the_model_they_ask_for(tmp_path: Path) -> None:
+    async with open_rollout_world(tmp_path, sdk_expert) as here:
+        agent = load_agent(agent_spec("triage"))
+        trajectory = await run_rollout(await here.cancel_task(), agent, POLICY, here.world)
+    assert [turn.asked_model for turn in trajectory.turns] == ["triage", "specialist", "specialist", "specialist"]
+    for model, turns in (("triage", [0]), ("specialist", [1, 2, 3])):
+        cut = cut_rows(trajectory, TurnFilter(models=(model,)))
+        assert sorted(index for row in cut.rows for index in row.turn_indices) == turns
+
+
+@pytest.mark.parametrize("name", shipped_agents())
+def test_every_shipped_agent_differs_from_a_hosted_one_in_three_lines_at_most(name: str) -> None:
+    (file,) = (AGENTS / name).glob("agent.*")
+    assert 0 < differing_lines(name) <= 3
+    assert len(file.read_text().splitlines()) <= 80
+    assert f"[`{name}/`]" in (AGENTS / "README.md").read_text()
