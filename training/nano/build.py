@@ -56,22 +56,22 @@ def build_careless(start: Path, out: Path, config: SftConfig, sloppy: float, cou
     """The shipped start: a careful network, shown for a short time how careless agents go wrong."""
     torch.manual_seed(config.seed)
     network, tokenizer = load_policy(start)
-    shown: Demonstrations = demonstrate("train", count, config.seed + 1000, sloppy=sloppy)
+    shown: Demonstrations = demonstrate("train", count, config.seed + 1000, sloppy=sloppy, kinds=KINDS, levels=LEVELS)
     prefix_P, episodes = render_prefix(tokenizer, shown), encode_episodes(tokenizer, shown.records)
     held = encode_episodes(tokenizer, demonstrate("validation", 210, config.seed).records)
 
     def save() -> None:
         export_policy(network, tokenizer, out)
 
-    train_sft(network, episodes, prefix_P, config, _reporter(network, (prefix_P, held), save))
+    train_sft(network, episodes, prefix_P, config, _reporter(network, (prefix_P, held), save, parts=1))
     _finish(network, (prefix_P, held), save)
 
 
 def _reporter(
-    network: Nano, held: tuple[Ids, list[Episode]], save: Callable[[], None]
+    network: Nano, held: tuple[Ids, list[Episode]], save: Callable[[], None], parts: int = 8
 ) -> Callable[[float, int, float], None]:
-    """Prints the loss now and then, and eight times a phase saves and measures."""
-    started, marks = time.monotonic(), [mark / 8 for mark in range(1, 8)]
+    """Prints the loss now and then, and between the `parts` of a phase saves and measures."""
+    started, marks = time.monotonic(), [mark / parts for mark in range(1, parts)]
     losses: list[float] = []
 
     def report(done: float, step: int, loss: float) -> None:
