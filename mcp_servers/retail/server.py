@@ -16,6 +16,7 @@ from mcp_servers.retail.tasks import generate_tasks, policy
 from mcp_servers.retail.tau2 import tau2_base
 from mcp_servers.retail.tools import TOOLBOX
 from mcp_servers.state import Base
+from mcp_servers.tau2_tasks import with_folder_tasks
 from mcp_servers.world import ToolText, World
 
 TEXTS = {
@@ -93,3 +94,11 @@ def open_base(db: Path | None, seed: int) -> Base:
     if db is None:
         return generated_base(seed)
     return tau2_base(db) if db.suffix == ".json" else Base.open(db)
+
+
+def tau2_world(folder: Path) -> World:
+    """The world over a τ²-bench retail folder: its data, its tasks, its policy, and tools with the published oddities.
+
+    ServerError where something in the folder is missing or isn't what it should be.
+    """
+    return with_folder_tasks(retail_world(tau2_base(folder / "db.json"), tau2=True), folder)
