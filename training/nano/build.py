@@ -116,10 +116,10 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="folder of a policy that careful training goes on from")
     parser.add_argument("--minutes", type=float, default=40.0, help="careful training; 0 takes what is in --careful")
     parser.add_argument("--rate", type=float, default=2e-3, help="learning rate of careful training")
-    parser.add_argument("--careless-minutes", type=float, default=1.5, help="careless training; 0 leaves it out")
-    parser.add_argument("--careless-rate", type=float, default=4e-4, help="learning rate of careless training")
+    parser.add_argument("--careless-minutes", type=float, default=3.0, help="careless training; 0 leaves it out")
+    parser.add_argument("--careless-rate", type=float, default=6e-4, help="learning rate of careless training")
     parser.add_argument(
-        "--sloppy", type=float, default=0.5, help="share of careless conversations in careless training"
+        "--sloppy", type=float, default=0.72, help="share of careless conversations in careless training"
     )
     parser.add_argument("--count", type=int, default=36000, help="conversations for careful training")
     parser.add_argument("--seed", type=int, default=0, help="of tasks, weights and order")
