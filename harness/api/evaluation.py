@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from harness.api.gather import gather_trajectory_groups
 from harness.api.model import Model, TrainableModel
@@ -64,7 +64,8 @@ async def evaluate(
 
 def scenario_id(scenario: Any) -> str:
     """The `id` of a scenario that has one, as field or key; its text otherwise."""
-    named = scenario.get("id") if isinstance(scenario, dict) else getattr(scenario, "id", None)
+    by_key = cast("dict[str, Any]", scenario).get("id") if isinstance(scenario, dict) else None
+    named: Any = getattr(scenario, "id", None) if by_key is None else by_key
     return str(scenario if named is None else named)
 
 

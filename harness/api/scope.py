@@ -9,7 +9,7 @@ gather.py and by the client that `openai_client` returns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -175,7 +175,7 @@ def current_scope() -> Scope | None:
 
 
 @contextmanager
-def entered(scope: Scope) -> Iterator[Scope]:
+def entered(scope: Scope) -> Generator[Scope]:
     """Model calls and trajectories of the block belong to `scope`."""
     outer, outer_ids = _scope.set(scope), rollouts_here.set(scope.ids)
     try:

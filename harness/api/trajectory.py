@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from openai.types.chat.chat_completion import Choice
@@ -74,7 +74,7 @@ def as_message(item: Message | Choice) -> Message:
     """A choice as the assistant message that it holds, as a later request repeats it; a message as it is."""
     if not isinstance(item, Choice):
         return item
-    message = cast("Message", item.message.model_dump(exclude_none=True))
+    message = item.message.model_dump(exclude_none=True)
     # Clients' own copies of the text; a request that carries them differs from what the model was shown.
     return {name: value for name, value in message.items() if name not in {"parsed", "reasoning_content"}}
 

@@ -12,8 +12,9 @@ import shutil
 from dataclasses import dataclass
 from typing import Any
 
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, StdioServerParameters
 
+from harness.agent import describe_error
 from harness.errors import ToolServerError
 
 _TIMEOUT_S = 60.0
@@ -61,7 +62,7 @@ async def read_offer(server: str) -> Offer:
             listed = (await client.list_resources()).resources if offers_resources else []
             info = client.server_info
             offer = Offer(
-                name=info.name,
+                name=info.name if info is not None else "server",
                 instructions=client.instructions or "",
                 tools=tuple(tools),
                 resources=tuple(f"{resource.uri} {resource.name}" for resource in listed),
@@ -69,7 +70,7 @@ async def read_offer(server: str) -> Offer:
     except ToolServerError:
         raise
     except Exception as error:
-        found = f"no answer as MCP gives it: {_first(error)}"
+        found = f"no answer as MCP gives it: {describe_error(error)[:500]}"
         fix = "give the address of its endpoint, as in http://127.0.0.1:8000/mcp, or a command that speaks MCP on stdio"
         raise ToolServerError(asked, found, fix) from error
     if not offer.tools:
@@ -85,10 +86,3 @@ def _transport(server: str, asked: str) -> str | StdioServerParameters:
         found = f"no command {command[0]!r} on the PATH" if command else "it is empty"
         raise ToolServerError(asked, found, "give a URL that begins with http, or a command line in quotes")
     return StdioServerParameters(command=command[0], args=command[1:])
-
-
-def _first(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    words = error.error.message if isinstance(error, MCPError) else str(error)
-    return f"{type(error).__name__}: {' '.join(words.split())}"[:500]
