@@ -22,7 +22,8 @@ import uvicorn
 
 from mcp_servers.errors import ServerError
 from mcp_servers.journal import Journal
-from mcp_servers.serve import SessionServer, WorldApp
+from mcp_servers.serve import WorldApp
+from mcp_servers.session_server import SessionServer
 from mcp_servers.sessions import Sessions
 from mcp_servers.world import World
 

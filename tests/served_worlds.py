@@ -6,14 +6,17 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import httpx2
 import uvicorn
+from starlette.types import Message
 
 from mcp_servers.command import listen
 from mcp_servers.serve import WorldApp
@@ -21,6 +24,8 @@ from mcp_servers.sessions import Session, Sessions
 from mcp_servers.world import World
 
 CONTROL_KEY = "control-key-of-a-test"
+SERVERS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "mcp_servers").glob("*/server.py"))
+"""Every server that ships: the folders of `mcp_servers/`."""
 CLIENT_META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -40,6 +45,11 @@ class Served:
     def door(self, session: Session) -> str:
         """The URL that an agent is given."""
         return f"{self.url}/s/{session.key}/mcp"
+
+
+def make_world(name: str) -> World:
+    """The world of a server, over its generated base."""
+    return getattr(import_module(f"mcp_servers.{name}.server"), f"{name}_world")()
 
 
 @asynccontextmanager
@@ -73,9 +83,9 @@ class Running:
 
 
 @contextmanager
-def run_server(*options: str) -> Generator[Running]:
-    """`python -m mcp_servers.retail` as a process; killed on leaving if it still runs."""
-    argv = [sys.executable, "-m", "mcp_servers.retail", "--control-key", CONTROL_KEY, *options]
+def run_server(*options: str, name: str = "retail") -> Generator[Running]:
+    """`python -m mcp_servers.<name>` as a process; killed on leaving if it still runs."""
+    argv = [sys.executable, "-m", f"mcp_servers.{name}", "--control-key", CONTROL_KEY, *options]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -104,3 +114,26 @@ async def post_call(
     async with client.post(door, json=body, headers=headers) as response:
         assert response.status == 200, await response.text()
         return (await response.json())["result"]
+
+
+async def post_in_memory(
+    app: WorldApp, path: str, body: bytes, headers: Sequence[tuple[str, str]], parts: int = 1
+) -> tuple[int, bytes]:
+    """One POST to a world's app without a socket, its body sent in so many parts; status and body of the answer."""
+    size = -(-len(body) // parts)
+    waiting = [body[n * size : (n + 1) * size] for n in range(parts)]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if not waiting:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": waiting.pop(0), "more_body": bool(waiting)}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    raw = [(name.encode(), value.encode("utf-8", "replace")) for name, value in headers]
+    raw.append((b"content-length", str(len(body)).encode()))
+    scope = {"type": "http", "method": "POST", "path": path, "headers": raw, "query_string": b"", "root_path": ""}
+    await app(scope | {"scheme": "http", "http_version": "1.1"}, receive, send)
+    return int(sent[0]["status"]), b"".join(message.get("body", b"") for message in sent[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +16,16 @@ import pytest
 from mcp_servers.journal import Journal
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.server import retail_world
+from mcp_servers.serve import WorldApp
 from mcp_servers.sessions import Session, Sessions
 from mcp_servers.world import World
-from tests.served_worlds import post_call, run_server
+from tests.served_worlds import CLIENT_META, post_call, post_in_memory, run_server
 
 pytestmark = pytest.mark.benchmark
 
 LIVE = 10_000
 HTTP_CALLS = 3_000
+IN_MEMORY_CALLS = 2_000
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,7 @@ def test_ten_thousand_live_sessions_cost_little_to_make_fork_hash_and_keep(world
     digest = median_us(lambda n: lived[n].state.hash(), 1000)
     assert len(sessions) == LIVE + 1000
     report("sessions", create_us=create, create_and_three_writes_us=work, fork_us=fork, hash_us=digest)
+    report("sessions", created_per_s=1e6 / create, forks_per_s=1e6 / fork, hashes_per_s=1e6 / digest)
     report("memory", live=LIVE, total_mb=kept / 1e6, bytes_a_session=kept / LIVE)
     assert kept < 1e9
     assert max(create, fork, digest) <= 1000
@@ -117,6 +121,7 @@ def test_an_overlay_costs_a_small_part_of_a_copy_or_a_process(world: World) -> N
     overlay = median_us(lambda _: sessions.create(), 1000)
     report("one session", overlay_us=overlay, deep_copy_us=copied, process_us=process_us)
     report("one session", deep_copy_mb=copy_bytes / 1e6, process_mb=pages * 4096 / 1e6)
+    report("overlay against", deep_copy_ratio=copied / overlay, process_ratio=process_us / overlay)
     assert overlay * 20 < min(copied, process_us)
 
 
@@ -135,6 +140,34 @@ async def test_calls_over_http_are_fast_at_any_number_of_sessions(agents: int, w
             rate = HTTP_CALLS / (time.perf_counter() - start)
     p50, p99 = (latencies[int(len(latencies) * share)] * 1e3 for share in (0.5, 0.99))
     report(f"calls over HTTP, {agents} sessions", per_s=rate, p50_ms=p50, p99_ms=p99)
+    assert rate >= 1000
+
+
+async def test_a_plain_call_costs_the_server_a_part_of_what_it_costs_through_the_sdk(world: World) -> None:
+    order_id = pending(world, 1)[0]
+    for version in ("2026-07-28", "2025-11-25"):
+        cpu_us: dict[str, float] = {}
+        for way, sdk_only in (("plain_us", False), ("sdk_us", True)):
+            sessions = Sessions(world.base, world.run)
+            app = WorldApp(world, sessions, "key", output_schemas=False, sdk_only=sdk_only)
+            async with app.running():
+                await called(app, sessions.create(), version, order_id, 100)
+                start = time.process_time()
+                await called(app, sessions.create(), version, order_id, IN_MEMORY_CALLS)
+                cpu_us[way] = (time.process_time() - start) / IN_MEMORY_CALLS * 1e6
+        report(f"CPU of a call, {version}", **cpu_us, ratio=cpu_us["sdk_us"] / cpu_us["plain_us"])
+        assert cpu_us["plain_us"] * 2 < cpu_us["sdk_us"]
+
+
+async def called(app: WorldApp, session: Session, version: str, order_id: str, times: int) -> None:
+    """The same read over and over, without a socket."""
+    headers = [("host", "127.0.0.1"), ("content-type", "application/json"), ("accept", "application/json")]
+    headers += [("mcp-protocol-version", version), ("mcp-method", "tools/call"), ("mcp-name", "get_order_details")]
+    params = {"name": "get_order_details", "arguments": {"order_id": order_id}, "_meta": CLIENT_META}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    for _ in range(times):
+        status, _ = await post_in_memory(app, f"/s/{session.key}/mcp", body, headers)
+        assert status == 200
 
 
 async def load(http: aiohttp.ClientSession, doors: list[str], orders: list[str], calls: int) -> list[float]:

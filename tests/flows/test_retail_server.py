@@ -20,7 +20,7 @@ from mcp_servers.retail.__main__ import run
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.server import retail_world
 from mcp_servers.retail.tasks import expert_actions, generate_tasks
-from mcp_servers.serve import SessionServer
+from mcp_servers.session_server import SessionServer
 from mcp_servers.sessions import Sessions
 from mcp_servers.state import Base, State
 from tests.served_worlds import CONTROL_KEY, Running, run_server
