@@ -6,11 +6,17 @@ them down.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcp_servers.state import Base
+
 Action = tuple[str, dict[str, Any]]
 """A tool and its arguments."""
+SPLITS = ("train", "validation", "held_out")
+DIFFICULTY_WEIGHTS = {1: 50, 2: 35, 3: 15}
+"""Difficulty → how often it is drawn where none is asked for."""
 
 
 @dataclass(slots=True)
@@ -56,3 +62,18 @@ class Draft:
     def communicate(self) -> list[str]:
         """What the answer has to say, over all requests."""
         return [info for request in self.requests for info in request.communicate]
+
+
+def check_request(
+    base: Base, split: str, wanted: Sequence[str], difficulty: int | None, kinds: Collection[str]
+) -> None:
+    """Whether tasks of that split, of the wanted kinds and of that difficulty can be drawn from a base; ValueError."""
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}; there are {', '.join(SPLITS)}")
+    unknown = [kind for kind in wanted if kind not in kinds]
+    if unknown or not wanted:
+        raise ValueError(f"unknown kinds {unknown}; there are {', '.join(kinds)}")
+    if difficulty is not None and difficulty not in DIFFICULTY_WEIGHTS:
+        raise ValueError(f"unknown difficulty {difficulty}; there are {', '.join(map(str, DIFFICULTY_WEIGHTS))}")
+    if "splits" not in base.meta:
+        raise ValueError("this base says nothing of splits, so no tasks can be drawn from it; use a generated base")

@@ -21,9 +21,7 @@ def run(argv: Sequence[str] | None = None) -> None:
     """The command line; `argv` stands for the process's own arguments."""
     parser = arguments("airline", "Airline: users, flights and reservations, for agents over MCP.")
     parser.add_argument("--tau2", action="store_true", help="keep the published oddities of the tau2-bench tools")
-    parser.add_argument(
-        "--tau2-folder", type=Path, help="a tau2-bench folder: its data, tasks and policy"
-    )
+    parser.add_argument("--tau2-folder", type=Path, help="a tau2-bench folder: its data, tasks and policy")
     main(parser, _world, argv)
 
 

@@ -19,12 +19,11 @@ from mcp_servers.airline.scene import Scene, entity
 from mcp_servers.airline.state import RESERVATIONS, USERS, open_airline
 from mcp_servers.airline.tools import call_tool
 from mcp_servers.airline.trips import book, change_cabin, change_flights, quote
-from mcp_servers.drafts import Action, Draft, Request
+from mcp_servers.drafts import DIFFICULTY_WEIGHTS, Action, Draft, Request, check_request
 from mcp_servers.state import Base, Entity, canonical
 from mcp_servers.wording import Phrases, Wording, read_phrases
 
 Task = dict[str, Any]
-SPLITS = ("train", "validation", "held_out")
 BUILDERS: dict[str, Callable[[Scene], Request | None]] = {
     "book": book,
     "change_flights": change_flights,
@@ -39,7 +38,6 @@ BUILDERS: dict[str, Callable[[Scene], Request | None]] = {
 KINDS = (*BUILDERS, "refuse")
 EARLIER = ("bags", "passengers", "cancel")
 """Kinds that come first where a task has two requests."""
-DIFFICULTY_WEIGHTS = {1: 50, 2: 35, 3: 15}
 ATTEMPTS = 20_000
 
 
@@ -58,7 +56,7 @@ def generate_tasks(
     ValueError for an unknown split, kind or difficulty, or a base that has no split of its users.
     """
     base = base or generated_base()
-    _check_request(base, split, kinds, difficulty)
+    check_request(base, split, kinds, difficulty, KINDS)
     return [_task(base, split, seed, index, kinds, difficulty) for index in range(offset, offset + count)]
 
 
@@ -202,15 +200,3 @@ def _outcome(base: Base, actions: list[Action]) -> dict[str, dict[str, Entity]]:
     for name, arguments in actions:
         call_tool(airline, name, arguments)
     return airline.state.changes()
-
-
-def _check_request(base: Base, split: str, kinds: Sequence[str], difficulty: int | None) -> None:
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}; there are {', '.join(SPLITS)}")
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown or not kinds:
-        raise ValueError(f"unknown kinds {unknown}; there are {', '.join(KINDS)}")
-    if difficulty is not None and difficulty not in DIFFICULTY_WEIGHTS:
-        raise ValueError(f"unknown difficulty {difficulty}; there are {', '.join(map(str, DIFFICULTY_WEIGHTS))}")
-    if "splits" not in base.meta:
-        raise ValueError("this base says nothing of splits, so no tasks can be drawn from it; use a generated base")

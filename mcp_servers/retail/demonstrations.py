@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcp_servers.drafts import Action
 from mcp_servers.retail.data import generated_base
-from mcp_servers.retail.requests import Action, wanted
+from mcp_servers.retail.requests import wanted
 from mcp_servers.retail.state import ORDERS, PRODUCTS, Retail, open_retail
 from mcp_servers.retail.tasks import KINDS, Task, expert_actions, generate_tasks, policy, sloppy_actions
 from mcp_servers.retail.tools import TOOLS, call_tool

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcp_servers.drafts import Request
 from mcp_servers.retail.data import new_address
-from mcp_servers.retail.requests import BUILDERS, SOURCE_NAMES, Request, names_of, spoken
+from mcp_servers.retail.requests import BUILDERS, SOURCE_NAMES, names_of, spoken
 from mcp_servers.retail.state import ORDERS
 from mcp_servers.retail.wording import wording_of
 from mcp_servers.retail.writes import CANCEL_REASONS

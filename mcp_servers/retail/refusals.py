@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mcp_servers.drafts import Action, Request
 from mcp_servers.retail.requests import (
     BUILDERS,
     SOURCE_NAMES,
-    Action,
-    Request,
     Scene,
     methods_of,
     names_of,

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from mcp_servers.drafts import Action, Request
 from mcp_servers.retail.data import new_address
 from mcp_servers.retail.state import PRODUCTS
 from mcp_servers.retail.writes import CANCEL_REASONS
 from mcp_servers.state import Base, Entity
 from mcp_servers.wording import Wording
 
-Action = tuple[str, dict[str, Any]]
 SOURCE_NAMES = {"credit_card": "my credit card", "paypal": "my paypal", "gift_card": "my gift card"}
 ORIGINAL = "the original payment method"
 
@@ -40,20 +39,6 @@ class Scene:
     """Whether the request is to name two items."""
     other_method: bool = False
     """Whether the customer is to name a payment method of their own choice."""
-
-
-@dataclass(slots=True)
-class Request:
-    """A request and the ways to answer it."""
-
-    text: str
-    """What the customer says."""
-    reads: list[Action]
-    """What a careful agent looks at, after the customer is identified."""
-    writes: list[Action]
-    """The right writes; empty for a refusal."""
-    careless: list[list[Action]] = field(default_factory=list[list[Action]])
-    """Wrong writes, the most typical first."""
 
 
 def cancel(scene: Scene) -> Request | None:

@@ -13,10 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from mcp_servers.drafts import DIFFICULTY_WEIGHTS, Action, Draft, Request, check_request
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.dialog import Told, dialog, told_requests
 from mcp_servers.retail.refusals import REFUSALS
-from mcp_servers.retail.requests import BUILDERS, Action, Request, Scene
+from mcp_servers.retail.requests import BUILDERS, Scene
 from mcp_servers.retail.state import ORDERS, USERS, open_retail, users_by_email
 from mcp_servers.retail.tools import call_tool
 from mcp_servers.retail.wording import wording_of
@@ -24,9 +25,7 @@ from mcp_servers.state import Base, Entity, canonical
 from mcp_servers.wording import Wording
 
 Task = dict[str, Any]
-SPLITS = ("train", "validation", "held_out")
 KINDS = (*BUILDERS, "refuse")
-DIFFICULTY_WEIGHTS = {1: 50, 2: 35, 3: 15}
 STATUSES_BY_KIND = {
     "cancel": ("pending",),
     "return": ("delivered",),
@@ -43,30 +42,11 @@ ATTEMPTS = 5000
 
 
 @dataclass(slots=True)
-class Draft:
-    """A task before it is written down."""
+class RetailDraft(Draft):
+    """A retail task before it is written down."""
 
-    message: str
-    """The customer's opening message, with everything needed in it."""
-    identify: Action
-    """The look-up that identifies the customer."""
-    requests: list[Request]
-    """What is asked, in order."""
-    metadata: dict[str, Any]
-    """How it was drawn."""
     told: Told
     """What the message was made of."""
-
-    def right(self) -> list[Action]:
-        """What a careful agent does, reads included."""
-        return [self.identify, *(action for request in self.requests for action in (*request.reads, *request.writes))]
-
-    def careless(self) -> list[list[Action]]:
-        """What careless agents do, reads included, the most typical first."""
-        *earlier, last = self.requests
-        before = [self.identify, *(action for request in earlier for action in (*request.reads, *request.writes))]
-        wrong = [[*before, *last.reads, *writes] for writes in last.careless]
-        return [before, *wrong] if earlier and last.writes else wrong
 
 
 def generate_tasks(
@@ -84,7 +64,7 @@ def generate_tasks(
     ValueError for an unknown split, kind or difficulty, or a base that has no split of its users.
     """
     base = base or generated_base()
-    _check_request(base, split, kinds, difficulty)
+    check_request(base, split, kinds, difficulty, KINDS)
     return [_task(base, split, seed, index, kinds, difficulty) for index in range(offset, offset + count)]
 
 
@@ -135,7 +115,7 @@ def _task(base: Base, split: str, seed: int, index: int, kinds: Sequence[str], d
 
 
 @lru_cache(maxsize=256)
-def _draft(base: Base, split: str, seed: int, index: int, kind: str, difficulty: int) -> Draft:
+def _draft(base: Base, split: str, seed: int, index: int, kind: str, difficulty: int) -> RetailDraft:
     rng = random.Random(f"{split}-{seed}-{index}-{kind}-{difficulty}")
     refusal = _refusal(difficulty, rng) if kind == "refuse" else None
     for _ in range(ATTEMPTS):
@@ -154,7 +134,9 @@ def _refusal(difficulty: int, rng: random.Random) -> str:
     return rng.choices(list(weights), list(weights.values()))[0]
 
 
-def _draw(base: Base, split: str, kind: str, refusal: str | None, difficulty: int, rng: random.Random) -> Draft | None:
+def _draw(
+    base: Base, split: str, kind: str, refusal: str | None, difficulty: int, rng: random.Random
+) -> RetailDraft | None:
     members: list[str] = base.meta["splits"][split]
     user = _entity(base, USERS, rng.choice(members))
     wording = wording_of(split, rng)
@@ -194,7 +176,7 @@ def _draw(base: Base, split: str, kind: str, refusal: str | None, difficulty: in
     }
     message = wording.message(identity, [r.text for r in requests])
     told = Told(split, user, identity, told_requests(requests, wording.said))
-    return Draft(message, identify, requests, metadata, told)
+    return RetailDraft(message, identify, requests, metadata, told)
 
 
 def _earlier_request(scene: Scene, user: Entity, taken: str) -> Request | None:
@@ -247,15 +229,3 @@ def _entity(base: Base, kind: str, entity_id: str) -> Entity:
     if entity is None:
         raise KeyError(f"the base lists {kind} {entity_id!r} but does not hold it")
     return entity
-
-
-def _check_request(base: Base, split: str, kinds: Sequence[str], difficulty: int | None) -> None:
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}; there are {', '.join(SPLITS)}")
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown or not kinds:
-        raise ValueError(f"unknown kinds {unknown}; there are {', '.join(KINDS)}")
-    if difficulty is not None and difficulty not in DIFFICULTY_WEIGHTS:
-        raise ValueError(f"unknown difficulty {difficulty}; there are {', '.join(map(str, DIFFICULTY_WEIGHTS))}")
-    if "splits" not in base.meta:
-        raise ValueError("this base says nothing of splits, so no tasks can be drawn from it; use a generated base")

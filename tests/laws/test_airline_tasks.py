@@ -16,7 +16,6 @@ from mcp_servers.airline.refusals import REFUSALS
 from mcp_servers.airline.state import Airline, open_airline
 from mcp_servers.airline.tasks import (
     KINDS,
-    SPLITS,
     expert_actions,
     expert_answer,
     generate_tasks,
@@ -24,7 +23,7 @@ from mcp_servers.airline.tasks import (
     sloppy_actions,
 )
 from mcp_servers.airline.tools import TOOLBOX, call_tool
-from mcp_servers.drafts import Action
+from mcp_servers.drafts import SPLITS, Action
 from mcp_servers.state import Base
 
 Task = dict[str, Any]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from mcp_servers.drafts import SPLITS, Action
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.grade import grade
-from mcp_servers.retail.requests import Action
 from mcp_servers.retail.state import Retail, open_retail
-from mcp_servers.retail.tasks import KINDS, SPLITS, expert_actions, generate_tasks, sloppy_actions
+from mcp_servers.retail.tasks import KINDS, expert_actions, generate_tasks, sloppy_actions
 from mcp_servers.retail.tools import TOOLBOX, call_tool
 from mcp_servers.retail.wording import phrases
 from mcp_servers.state import Base

@@ -10,8 +10,9 @@ import pytest
 from harness.errors import SimulatorError
 from harness.task import Task, task_from_dict
 from harness.user import PATIENCE, Fact, Request, Said, Scenario, ScriptedUser, awaits_answer, dialog_task, scenario_of
+from mcp_servers.drafts import SPLITS
 from mcp_servers.retail.dialog import dialog_phrases
-from mcp_servers.retail.tasks import SPLITS, generate_tasks
+from mcp_servers.retail.tasks import generate_tasks
 from mcp_servers.retail.tools import TOOLBOX
 
 WHO = Fact("identity", ("email", "name"), "I am ann@example.com.")
