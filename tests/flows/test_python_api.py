@@ -1,4 +1,4 @@
-"""The Python API over a real run: real gateway process and store, a scripted engine, and a trainer that only plans.
+"""The Python API over a run: real gateway, store and tool servers, a scripted engine, and a trainer that only plans.
 
 The trainer process itself is tested in test_python_api_trainer.py.
 """
@@ -10,7 +10,7 @@ import importlib.util
 import json
 import math
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,33 +19,38 @@ import pytest
 from openai import OpenAIError
 
 import harness.api as art
+from harness.api.run import Run
 from harness.api.trainer import Taken, step_of
+from harness.config_source import load_config
+from harness.engine import attach
 from harness.errors import ConfigError, HarnessError, TrainingError
-from harness.policy import adapter_name
+from harness.policy import Policy, adapter_name
+from harness.session import attach_tool_server
+from harness.stack import Stack
+from harness.task_server import NO_TOOLS, NoTools, TaskServer
+from mcp_servers.game_2048.server import game_2048_world
+from mcp_servers.retail.server import retail_world
+from mcp_servers.world import World
 from tests.conftest import REPO
+from tests.model_doors import serve_doors
 from tests.rollout_world import tool_call
 from tests.scripted_engine import ScriptedEngine, serve_engine
 from tests.scripted_judge import honest, scripted_judge
+from tests.served_worlds import CONTROL_KEY, serve_world
 from traces.records import PolicyRecord
 from traces.store import Store
 from traces.trajectory import Ending
 from training.batch import BatchRules, group_rows, plan_call
-
-SETTINGS = {"wandb.mode": "disabled", "training.lr": 1e-3}
 
 
 @dataclass
 class PlanningTrainer:
     """Takes calls as the trainer process does, without learning: consumes, publishes the base as a new version."""
 
-    started: int = 0
     rows: tuple[int, ...] = ()
 
     async def start(self) -> None:
-        self.started += 1
-
-    async def stop(self) -> None:
-        self.started = 0
+        """Nothing to start."""
 
     async def wait_until_taken(self, store: Store, run_id: str, group_id: str, before: int) -> Taken:
         rules = BatchRules(rows=1)
@@ -68,27 +73,52 @@ class Here:
     """A registered model."""
 
     model: art.TrainableModel
-    backend: art.LocalBackend
+    backend: InProcessBackend
     engine: ScriptedEngine
-    trainer: PlanningTrainer
 
     @property
     def store(self) -> Store:
         return self.model.run.store
 
 
+WORLDS: dict[str, Callable[[], World]] = {"retail": retail_world, "game_2048": game_2048_world}
+
+
+@dataclass
+class InProcessBackend:
+    """A backend whose gateway and tool server run in this event loop; the run is as `LocalBackend` makes it."""
+
+    folder: Path
+    engine_url: str
+    tools: str
+    parts: AsyncExitStack
+
+    def folder_of(self, model: art.Model | art.TrainableModel) -> Path:
+        return self.folder / model.project / model.name
+
+    async def open_run(self, model: art.TrainableModel) -> Run:
+        folder = self.folder_of(model)
+        folder.mkdir(parents=True)
+        config = load_config(flags={"run.name": model.name, "tools.server": self.tools, "wandb.mode": "disabled"})
+        doors = await self.parts.enter_async_context(serve_doors(self.engine_url, folder))
+        server: TaskServer = NoTools()
+        if self.tools != NO_TOOLS:
+            served = await self.parts.enter_async_context(serve_world(WORLDS[self.tools]()))
+            attached = attach_tool_server(self.tools, served.url, served.url, CONTROL_KEY)
+            server = await self.parts.enter_async_context(attached)
+        stack = Stack(await attach(self.engine_url), server, doors.admin, ())
+        trainer: Any = PlanningTrainer()
+        return Run(config, folder, doors.store, stack, trainer, Policy("base"))
+
+
 @asynccontextmanager
-async def registered(
-    folder: Path, answer: Callable[[str], str], tools: str | None = None, **settings: Any
-) -> AsyncGenerator[Here]:
+async def registered(folder: Path, answer: Callable[[str], str], tools: str = NO_TOOLS) -> AsyncGenerator[Here]:
     engine = ScriptedEngine(answer)
-    async with serve_engine(engine) as url, art.LocalBackend(folder, tools=tools) as backend:
-        given = {**SETTINGS, "engine.url": url, **{name.replace("__", "."): value for name, value in settings.items()}}
-        model = art.TrainableModel(name="m", project="p", settings=given)
+    async with serve_engine(engine) as url, AsyncExitStack() as parts:
+        backend = InProcessBackend(folder, url, tools, parts)
+        model = art.TrainableModel(name="m", project="p")
         await model.register(backend)
-        trainer = PlanningTrainer()
-        model.run.trainer = trainer  # type: ignore[assignment]
-        yield Here(model, backend, engine, trainer)
+        yield Here(model, backend, engine)
 
 
 def count_up(prompt: str) -> str:
@@ -130,7 +160,7 @@ async def test_a_gathered_group_is_trained_from_what_the_gateway_recorded(tmp_pa
             sampled = [*record.turns[0].prompt_ids_T, *record.turns[0].completion_ids_T]
             assert list(record.turns[1].prompt_ids_T[: len(sampled)]) == sampled, "the second turn was re-tokenised"
             assert record.metrics["drift_tokens"] == 0
-        assert here.trainer.rows == (3,)
+        assert here.model.run.trainer.rows == (3,)
 
 
 async def test_rollouts_that_run_at_once_keep_to_doors_of_their_own(tmp_path: Path) -> None:
@@ -234,18 +264,27 @@ async def _say_no() -> str:
     return "I can't do that."
 
 
-async def test_a_second_registration_goes_on_where_the_last_one_stood(tmp_path: Path) -> None:
-    async with registered(tmp_path, count_up) as here:
-        groups = await art.gather_trajectory_groups(
-            [art.TrajectoryGroup(two_turns(here.model, float(n)) for n in range(2))]
-        )
-        await here.model.train(groups)
-        with pytest.raises(ConfigError, match="twice"):
-            await art.TrainableModel(name="m", project="p").register(here.backend)
-    async with registered(tmp_path, count_up) as here:
-        # No checkpoint was written by the planning trainer: the step is undone and its groups are waiting again.
-        assert await here.model.get_step() == 0
-        assert len(here.store.unconsumed_groups("m")) == 1
+async def test_a_registration_of_processes_takes_up_what_a_kill_left(tmp_path: Path) -> None:
+    async with serve_engine(ScriptedEngine(count_up)) as url:
+
+        def backend() -> art.LocalBackend:
+            return art.LocalBackend(tmp_path, settings={"engine.url": url, "wandb.mode": "disabled"})
+
+        async with backend() as first:
+            model = art.TrainableModel(name="m", project="p")
+            await model.register(first)
+            model.run.trainer = PlanningTrainer()  # type: ignore[assignment]
+            attempts = (two_turns(model, float(number)) for number in range(2))
+            groups = await art.gather_trajectory_groups([art.TrajectoryGroup(attempts)])
+            assert (await model.train(groups)).step == 1
+            with pytest.raises(ConfigError, match="twice"):
+                await art.TrainableModel(name="m", project="p").register(first)
+        async with backend() as second:
+            again = art.TrainableModel(name="m", project="p")
+            await again.register(second)
+            # The planning trainer wrote no checkpoint, as if killed before it: the step is undone, its groups wait.
+            assert await again.get_step() == 0
+            assert len(again.run.store.unconsumed_groups("m")) == 1
 
 
 async def test_logged_groups_are_on_record_and_never_trained(tmp_path: Path) -> None:
