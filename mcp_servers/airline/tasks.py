@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from mcp_servers.airline.data import generated_base
+from mcp_servers.airline.dialog import dialog
 from mcp_servers.airline.refusals import REFUSALS
 from mcp_servers.airline.requests import bags, cancel, compensation, passengers
 from mcp_servers.airline.scene import Scene, entity
@@ -39,6 +41,18 @@ KINDS = (*BUILDERS, "refuse")
 EARLIER = ("bags", "passengers", "cancel")
 """Kinds that come first where a task has two requests."""
 ATTEMPTS = 20_000
+
+
+@dataclass(slots=True)
+class AirlineDraft(Draft):
+    """An airline task before it is written down."""
+
+    user: Entity
+    """Who asks."""
+    identity: str
+    """The sentence by which it says who it is."""
+    consent: str
+    """The name of the phrase with which it says yes."""
 
 
 def generate_tasks(
@@ -95,6 +109,7 @@ def _task(base: Base, split: str, seed: int, index: int, kinds: Sequence[str], d
     kind = rng.choice(kinds)
     level = difficulty or rng.choices(list(DIFFICULTY_WEIGHTS), list(DIFFICULTY_WEIGHTS.values()))[0]
     draft = _draft(base, split, seed, index, kind, level)
+    speaker = Wording(phrases()[split], random.Random(f"{split}-{seed}-{index}-dialog"))
     return {
         "id": f"airline-{split}-{seed}-{index}",
         "server": "airline",
@@ -110,12 +125,13 @@ def _task(base: Base, split: str, seed: int, index: int, kinds: Sequence[str], d
             "communicate": draft.communicate(),
         },
         "is_refusal": kind == "refuse",
+        "user": dialog(draft.user, draft.identity, draft.requests, draft.consent, speaker),
         "metadata": {**draft.metadata, "seed": seed, "index": index, "base_seed": base.meta.get("seed", 0)},
     }
 
 
 @lru_cache(maxsize=256)
-def _draft(base: Base, split: str, seed: int, index: int, kind: str, difficulty: int) -> Draft:
+def _draft(base: Base, split: str, seed: int, index: int, kind: str, difficulty: int) -> AirlineDraft:
     rng = random.Random(f"{split}-{seed}-{index}-{kind}-{difficulty}")
     refusal = _refusal(difficulty, rng) if kind == "refuse" else None
     for _ in range(ATTEMPTS):
@@ -134,7 +150,9 @@ def _refusal(difficulty: int, rng: random.Random) -> str:
     return rng.choices(list(weights), list(weights.values()))[0]
 
 
-def _draw(base: Base, split: str, kind: str, refusal: str | None, difficulty: int, rng: random.Random) -> Draft | None:
+def _draw(
+    base: Base, split: str, kind: str, refusal: str | None, difficulty: int, rng: random.Random
+) -> AirlineDraft | None:
     members: list[str] = base.meta["splits"][split]
     user = entity(base, USERS, rng.choice(members))
     owner = entity(base, USERS, rng.choice(members)) if refusal == "not_owner" else user
@@ -163,7 +181,8 @@ def _draw(base: Base, split: str, kind: str, refusal: str | None, difficulty: in
         "phrases": wording.used,
     }
     go = "only_tell" if kind == "quote" and difficulty < 3 else "consent"
-    return Draft(wording.message(identity, [r.text for r in requests], go), identify, requests, metadata)
+    message = wording.message(identity, [r.text for r in requests], go)
+    return AirlineDraft(message, identify, requests, metadata, user, identity, go)
 
 
 def _earlier_request(scene: Scene, taken: str) -> Request | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from harness.task import task_from_dict
+from harness.user import scenario_of
 from mcp_servers.airline.data import free_bags, generated_base
 from mcp_servers.airline.grade import grade
 from mcp_servers.airline.refusals import REFUSALS
@@ -165,6 +167,18 @@ def test_the_opening_message_holds_all_that_the_right_writes_need(base: Base, ta
                 airports = {one["iata"]: one["city"] for one in base.meta["airports"]}
                 route = [airports[held["origin"]], airports[held["destination"]]]
                 assert held["reservation_id"] in message or all(city in message for city in route), task["id"]
+
+
+def test_the_dialog_tells_who_asks_only_when_asked_and_leaves_nothing_out(tasks: list[Task]) -> None:
+    for task in tasks:
+        user = task["user"]
+        (identity,) = user["facts"]
+        asked_for = expert_actions(task)[0][1]["user_id"]
+        assert asked_for in identity["say"].lower()
+        assert asked_for not in user["opening"].lower()
+        assert all(part in user["goal"] for part in (identity["say"], user["requests"][0]["wish"]))
+        assert len(user["requests"]) == (2 if task["difficulty"] == 3 else 1)
+        assert scenario_of(task_from_dict(task)).opening == user["opening"]
 
 
 def test_all_kinds_difficulties_and_refusals_occur_and_can_be_asked_for(base: Base) -> None:
