@@ -96,7 +96,7 @@ async def test_an_agent_and_its_user_take_turns_until_the_user_leaves(name: str,
     assert [score.value for score in trajectory.scores] == [1.0]
     assert trajectory.metrics["user/left"] == 1.0
     assert trajectory.metrics["user/messages"] == 4.0
-    assert trajectory.metrics["drift_tokens"] == 0.0
+    assert (trajectory.metrics["drift_tokens"], trajectory.metrics["forks"]) == (0.0, 0.0)
     talk = [span for span in spans if span.name == "user"]
     assert talk[0].attributes[semconv.USER_HEARD] == FIRST.removesuffix("<|im_end|>")
     assert [span.parent_id for span in talk] == [next(s.span_id for s in spans if s.parent_id is None)] * 4
