@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--careless-minutes", type=float, default=3.0, help="careless training; 0 leaves it out")
     parser.add_argument("--careless-rate", type=float, default=6e-4, help="learning rate of careless training")
     parser.add_argument(
-        "--sloppy", type=float, default=0.72, help="share of careless conversations in careless training"
+        "--sloppy", type=float, default=0.85, help="share of careless conversations in careless training"
     )
     parser.add_argument("--count", type=int, default=36000, help="conversations for careful training")
     parser.add_argument("--seed", type=int, default=0, help="of tasks, weights and order")
