@@ -167,6 +167,7 @@ class GroupTrainer(AsyncGRPOTrainer):
             self.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
         ):
             group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
+        scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Not estimated: the base class expects one flat batch."""
