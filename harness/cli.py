@@ -99,6 +99,7 @@ app.add_typer(cli_scores.judge_app, name="judge")
 app.command()(cli_record.show)
 app.add_typer(cli_traces.traces_app, name="traces")
 app.add_typer(cli_tasks.tasks_app, name="tasks")
+app.command()(cli_traces.replay)
 app.command()(cli_record.report)
 app.command()(cli_record.keys)
 

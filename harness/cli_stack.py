@@ -58,6 +58,13 @@ def train(
     judge: JudgeOption = None,
     settings: SetOption = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Folder of a run to go on with.")] = None,
+    from_traces: Annotated[
+        list[Path] | None,
+        typer.Option("--from-traces", help="Train on this run's scored trajectories, without rollouts. Repeatable."),
+    ] = None,
+    rescore: Annotated[
+        bool, typer.Option("--rescore", help="With --from-traces: also on traces without token ids, marked as such.")
+    ] = False,
     dry_run: DryRunOption = False,
 ) -> None:
     r"""Train a LoRA adapter: rollouts → scored groups → steps → new policy versions, evaluated before and after.
@@ -73,13 +80,20 @@ def train(
         fix = "leave --config out: the run has its own"
         raise ConfigError(f"--resume {resume} with --config {config}", "two configurations", fix)
     flags = config_flags(model, tools, agent, reward, judge)
-    resolved = load_config(config, settings or (), flags) if resume is None else load_run(resume, settings, flags)
+    given = [*(settings or ()), *_offline(from_traces, rescore)]
+    resolved = load_config(config, given, flags) if resume is None else load_run(resume, given, flags)
     if dry_run:
         text = to_toml(resolved, "harness train --config <this file>")
         out.print(text, markup=False, highlight=False, soft_wrap=True)
         return
     resolved = with_free_name(resolved) if resume is None else resolved
     raise typer.Exit(load_command("train")(resolved))
+
+
+def _offline(from_traces: list[Path] | None, rescore: bool) -> list[str]:
+    """The flags of training on what is stored as settings."""
+    runs = [f"offline.runs={json.dumps([str(run) for run in from_traces])}"] if from_traces else []
+    return [*runs, *(["offline.rescore=true"] if rescore else [])]
 
 
 def load_command(name: str) -> Callable[..., int]:

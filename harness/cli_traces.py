@@ -1,19 +1,30 @@
-"""The commands about traces: import, export, cassettes, compact. Each reads its flags and calls who does the work.
+"""The commands about traces: import, export, cassettes, compact, replay. Each reads flags and calls who does the work.
 
 Knows nothing about formats, spans or stores. Registered by cli.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.cli_options import CONFIG_FILE, RunArgument, out
+from harness.agent import configured_agent
+from harness.cli_options import (
+    CONFIG_FILE,
+    AgentOption,
+    RunArgument,
+    SetOption,
+    config_flags,
+    load_run,
+    out,
+)
 from harness.config import Config, RunSection
 from harness.config_source import write_config
 from harness.errors import ConfigError
+from harness.replay import replay_rollout
 from harness.show import STORE_FILE, find_rollout, open_store
 from traces.cassette import is_write_by_name, record_cassettes, save_cassettes
 from traces.compaction import compact
@@ -119,6 +130,33 @@ def compact_traces(run: RunArgument) -> None:
         done = compact(store)
     mib = (done.bytes_before / 2**20, done.bytes_after / 2**20)
     out.print(f"{done.rewritten} turns rewritten, {mib[0]:.1f} → {mib[1]:.1f} MiB")
+
+
+def replay(
+    run: RunArgument,
+    rollout: Annotated[
+        list[str] | None, typer.Argument(metavar="[ROLLOUT…]", help="Ids or their beginnings; the newest by default.")
+    ] = None,
+    agent: AgentOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Run stored rollouts again with no model and no servers, bit for bit: a regression test of agent and gateways.
+
+    The model's answers and the tools' results come from the record; the agent and the gateways are real. Exit code 0
+    where all came out as stored, 1 with the first difference where one did not.
+
+        harness replay runs/demo last --agent agents/plain/agent.py
+    """
+    config = load_run(run, settings, config_flags(agent=agent))
+    found = configured_agent(config)
+    with open_store(run) as store:
+        ids = [find_rollout(store, prefix) for prefix in rollout or ["last"]]
+        done = [asyncio.run(replay_rollout(store, rollout_id, config, found)) for rollout_id in ids]
+    for one in done:
+        said = f"{one.rollout_id}: {one.turns} model calls as recorded" if one.difference is None else one.difference
+        out.print(said if one.difference is None else f"{one.rollout_id}: {said}", markup=False, soft_wrap=True)
+    if any(one.difference is not None for one in done):
+        raise typer.Exit(1)
 
 
 def _chosen(store: Store, prefixes: list[str] | None) -> list[str]:

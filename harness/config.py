@@ -258,6 +258,17 @@ class TrainingSection(Section):
     """Newest checkpoints that stay on disk."""
 
 
+class OfflineSection(Section):
+    """Training on what is stored, without rollouts."""
+
+    runs: tuple[str, ...] = ()
+    """Folders of runs (or `traces.db` files) whose scored groups are trained on; empty trains on rollouts."""
+    rescore: bool = False
+    """Give turns without token ids those of the policy's own reading, with its log-probabilities; marked as such."""
+    passes: Count = 1
+    """How often each group is trained on."""
+
+
 class EvaluationSection(Section):
     """How success is measured; these numbers never steer training."""
 
@@ -311,6 +322,8 @@ class Config(Section):
     """The LLM judge."""
     training: TrainingSection = TrainingSection()
     """How the adapter learns."""
+    offline: OfflineSection = OfflineSection()
+    """Training on what is stored."""
     evaluation: EvaluationSection = EvaluationSection()
     """How success is measured."""
     wandb: WandbSection = WandbSection()
@@ -330,6 +343,8 @@ class Config(Section):
             raise ValueError("tools.command names a server without tasks: set tasks.file (`harness tasks generate`)")
         if self.tools.cassette and self.tools.on_miss == "simulate" and self.tools.simulator is None:
             raise ValueError("tools.on_miss = 'simulate' needs tools.simulator")
+        if self.offline.rescore and (self.model.adapter is not None or self.rollout.temperature != 1.0):
+            raise ValueError("offline.rescore reads the model itself at temperature 1: leave model.adapter out")
         if self.training.batch_rows < self.training.group_size:
             raise ValueError(
                 f"training.batch_rows = {self.training.batch_rows} holds no group of training.group_size = "

@@ -7,7 +7,7 @@ Called by the command line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -21,10 +21,12 @@ from rich.text import Text
 from harness.errors import ConfigError
 from traces.store import RolloutRecord, Store
 from traces.tokens import RowSet, cut_rows
-from traces.trajectory import ToolCall, Trajectory, Turn
+from traces.trajectory import Ending, ToolCall, Trajectory, Turn
 
 STORE_FILE = "traces.db"
 LONGEST_TEXT = 1500
+_RUNNING = "running"
+_MOST_NAMED = 5
 ROLE_STYLE = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 
 
@@ -39,9 +41,11 @@ def open_store(run_dir: Path) -> Store:
 
 def rollout_table(store: Store, *, ending: str | None = None, limit: int = 30) -> Table:
     """The newest `limit` rollouts, oldest of them first; `ending` keeps only those that ended so."""
-    records = [record for record in store.rollouts() if ending is None or _ending(record) == ending]
-    shown = records[-limit:]
-    table = Table(title=f"{len(shown)} of {len(records)} rollouts", title_justify="left", show_edge=False)
+    ended = False if ending == _RUNNING else None
+    known = None if ending == _RUNNING else _known_ending(ending)
+    shown = store.rollouts(ended=ended, ending=known, newest=limit)
+    total = store.count_rollouts(ended=ended, ending=known)
+    table = Table(title=f"{len(shown)} of {total} rollouts", title_justify="left", show_edge=False)
     for name in ("rollout", "task", "kind", "split", "policy", "ending", "score", "turns", "calls", "seconds"):
         table.add_column(name, justify="right" if name in {"score", "turns", "calls", "seconds"} else "left")
     for record in shown:
@@ -63,7 +67,15 @@ def rollout_table(store: Store, *, ending: str | None = None, limit: int = 30) -
 
 
 def _ending(record: RolloutRecord) -> str:
-    return record.ending.value if record.ending else "running"
+    return record.ending.value if record.ending else _RUNNING
+
+
+def _known_ending(name: str | None) -> Ending | None:
+    try:
+        return Ending(name) if name is not None else None
+    except ValueError as error:
+        known = ", ".join([*(ending.value for ending in Ending), _RUNNING])
+        raise ConfigError(f"rollouts that ended as {name!r}", "no such ending", f"name one of {known}") from error
 
 
 def find_rollout(store: Store, prefix: str) -> str:
@@ -71,24 +83,21 @@ def find_rollout(store: Store, prefix: str) -> str:
 
     Raises ConfigError when there is none, or more than one.
     """
-    ended = store.rollouts(ended=True)
-    if prefix in {"last", "best", "worst"} and ended:
-        return _extreme(store, ended, prefix)
-    matching = [record.rollout_id for record in ended if record.rollout_id.startswith(prefix)]
-    if len(matching) == 1:
-        return matching[0]
-    found = f"{len(matching)} ended rollouts start so: {', '.join(matching[:4])}" if matching else "no ended rollout"
-    raise ConfigError(f"the rollout {prefix!r} in {store.path}", found, "list them with `harness show <run>`")
-
-
-def _extreme(store: Store, ended: Sequence[RolloutRecord], which: str) -> str:
-    if which == "last":
-        return ended[-1].rollout_id
-    scored = [(scores[-1].value, record.rollout_id) for record in ended if (scores := store.scores(record.rollout_id))]
-    if not scored:
-        raise ConfigError(f"the {which} rollout in {store.path}", "no rollout has a score", "score them: harness score")
-    pick = max if which == "best" else min
-    return pick(scored, key=lambda pair: pair[0])[1]
+    if prefix == "last" and (newest := store.rollouts(ended=True, newest=1)):
+        return newest[0].rollout_id
+    if prefix in {"best", "worst"} and store.count_rollouts(ended=True):
+        found = store.extreme_rollout(best=prefix == "best")
+        if found is None:
+            asked = f"the {prefix} rollout in {store.path}"
+            raise ConfigError(asked, "no rollout has a score", "score them: harness score")
+        return found
+    matching = store.ended_beginning_with(prefix, _MOST_NAMED)
+    if len(matching) == 1 or prefix in matching:
+        return prefix if prefix in matching else matching[0]
+    many = f"{len(matching)} or more" if len(matching) == _MOST_NAMED else f"{len(matching)}"
+    found = f"{many} ended rollouts start so: {', '.join(matching[:4])}"
+    asked = f"the rollout {prefix!r} in {store.path}"
+    raise ConfigError(asked, found if matching else "no ended rollout", "list them with `harness show <run>`")
 
 
 def trajectory_view(trajectory: Trajectory, *, tokens: bool = False) -> RenderableType:

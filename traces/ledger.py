@@ -88,6 +88,38 @@ class RunLedger(Database):
         rows = self.query("list rollouts", sql, (*values, newest if newest is not None else -1))
         return [_rollout_record(row) for row in reversed(rows)]
 
+    def count_rollouts(self, *, ended: bool | None = None, ending: Ending | None = None) -> int:
+        """How many rollouts there are, of all runs; those of one ending, or that have ended or not."""
+        clauses = [] if ended is None else ["ending IS NOT NULL" if ended else "ending IS NULL"]
+        clauses += ["ending=?"] if ending is not None else []
+        where = f" WHERE {' AND '.join(clauses)}" if clauses else ""
+        values = (ending.value,) if ending is not None else ()
+        return int(self.query("count rollouts", f"SELECT COUNT(*) FROM rollouts{where}", values)[0][0])
+
+    def ended_beginning_with(self, prefix: str, limit: int = 5) -> list[str]:
+        """Ids of ended rollouts that begin so, at most `limit`."""
+        sql = (
+            "SELECT rollout_id FROM rollouts WHERE rollout_id>=? AND rollout_id<? AND ending IS NOT NULL"
+            " ORDER BY rollout_id LIMIT ?"
+        )
+        rows = self.query(f"find rollouts {prefix!r}", sql, (prefix, f"{prefix}\U0010ffff", limit))
+        return [str(row[0]) for row in rows]
+
+    def extreme_rollout(self, *, best: bool) -> str | None:
+        """The ended rollout whose newest score is highest, or lowest; None where no rollout has a score."""
+        sql = (
+            "SELECT s.rollout_id FROM (SELECT MAX(seq) AS seq FROM scores GROUP BY rollout_id) newest"
+            " JOIN scores s ON s.seq=newest.seq JOIN rollouts r ON r.rollout_id=s.rollout_id"
+            f" WHERE r.ending IS NOT NULL ORDER BY s.value {'DESC' if best else 'ASC'}, s.seq LIMIT 1"
+        )
+        rows = self.query(f"find the {'best' if best else 'worst'} rollout", sql)
+        return str(rows[0][0]) if rows else None
+
+    def run_ids(self) -> list[str]:
+        """The runs whose rollouts are in this store."""
+        rows = self.query("list runs", "SELECT DISTINCT run_id FROM rollouts ORDER BY run_id")
+        return [str(row[0]) for row in rows]
+
     def count_endings(self, run_id: str) -> dict[Ending | None, int]:
         """How many rollouts of the run ended how; None counts those that run."""
         sql = "SELECT ending, COUNT(*) FROM rollouts WHERE run_id=? GROUP BY ending"

@@ -45,11 +45,13 @@ def command(config: Config) -> int:
         raise ConfigError(
             f"train with engine.hosted = {config.engine.hosted!r}", found, "measure it with `harness eval`"
         )
-    configured_agent(config)  # a missing agent is told before anything is started or written
+    if not config.offline.runs or config.evaluation.before or config.evaluation.after:
+        configured_agent(config)  # a missing agent is told before anything is started or written
     folder = Path(config.run.folder) / config.run.name
     write_config(config, folder / CONFIG_FILE, f"harness train --resume {folder}")
     with show_progress(f"harness train · {folder}") as display:
-        asyncio.run(Training(config, folder, display).run())
+        kind = _offline() if config.offline.runs else Training
+        asyncio.run(kind(config, folder, display).run())
     report = write_report(folder)
     publish_summary(folder, config.run.name, config.wandb, summary_numbers(read_run(folder)))
     console = Console()
@@ -57,6 +59,12 @@ def command(config: Config) -> int:
     console.print(f"report    {report}\ncurve     {folder / 'reward.png'}\nadapters  {folder / 'adapters'}")
     console.print(f"look at a rollout: harness show {folder}\nevaluate again:    harness eval {folder}")
     return 0
+
+
+def _offline() -> type[Training]:
+    from training.offline import OfflineTraining  # builds on this module
+
+    return OfflineTraining
 
 
 class Training:

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from harness.cassettes.deck import Deck, Misses
 from harness.cassettes.shelf import Shelf
 from harness.errors import HarnessError
-from traces.cassette import Cassette
+from traces.cassette import Cassette, RecordedCall
 
 _log = logging.getLogger(__name__)
 
@@ -163,10 +163,12 @@ def _deck_of(ctx: ServerRequestContext[Any, Any]) -> Deck:
 
 
 def mcp_tools(cassette: Cassette) -> list[dict[str, Any]]:
-    """The recorded tool definitions in MCP's wire form."""
+    """The recorded tool definitions in MCP's wire form; of tools that only calls show, what their arguments tell."""
+    functions = [cast("Mapping[str, Any]", tool.get("function") or {}) for tool in cassette.tools]
+    defined = {str(function.get("name")) for function in functions}
+    undefined = dict.fromkeys(call.name for call in cassette.calls if call.name not in defined)
     tools: list[dict[str, Any]] = []
-    for tool in cassette.tools:
-        function = cast("Mapping[str, Any]", tool.get("function") or {})
+    for function in (*functions, *(_seen_function(cassette, name) for name in undefined)):
         made: dict[str, Any] = {
             "name": function.get("name"),
             "inputSchema": function.get("parameters") or _NO_PARAMETERS,
@@ -176,6 +178,22 @@ def mcp_tools(cassette: Cassette) -> list[dict[str, Any]]:
             made["description"] = function["description"]
         tools.append(made)
     return tools
+
+
+def _seen_function(cassette: Cassette, name: str) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for call in cassette.calls:
+        if call.name == name:
+            properties |= {str(key): {} for key in _arguments(call)}
+    return {"name": name, "parameters": {"type": "object", "properties": properties}}
+
+
+def _arguments(call: RecordedCall) -> dict[str, Any]:
+    try:
+        arguments: Any = json.loads(call.arguments or "{}")
+    except ValueError:
+        return {}  # broken JSON names no parameter
+    return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else {}
 
 
 def _failing(request: Scope, receive: Receive, send: Send) -> Send:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.show import find_rollout, rollout_table
 from traces.build import ModelCall, Outcome, Place, ToolUse, chat_span, tool_span
 from traces.records import GroupRecord, PolicyRecord, RolloutRecord
 from traces.span import Span, Tokens, new_trace_id
@@ -141,6 +142,9 @@ def test_a_hundred_thousand_rollouts_answer_within_fifty_milliseconds(tmp_path: 
             "unconsumed groups": lambda: store.unconsumed_groups(RUN),
             "groups after a seq": lambda: store.groups(RUN, after_seq=len(groups) - 20),
             "latest policy": lambda: store.latest_policy(RUN),
+            "list the newest, as harness show does": lambda: rollout_table(store),
+            "find by the beginning of an id": lambda: find_rollout(store, f"r{count - 1}"),
+            "find the newest": lambda: find_rollout(store, "last"),
         }
         for name, query in queries.items():
             taken = timed(query) * 1000

@@ -23,10 +23,13 @@ from harness.errors import ToolServerError
 from harness.rollout import run_rollout
 from harness.scoring.judge import Judge
 from harness.session import ToolServer, attach_tool_server, start_tool_server
+from tests.flows.test_cli_stack import run
 from tests.rollout_world import AGENTS, POLICY, cancel_expert, open_rollout_world, tool_call
+from tests.scripted_engine import ScriptedEngine, serve_engine
 from tests.scripted_judge import scripted_judge
 from tests.tool_doors import serve
 from traces.cassette import Cassette, RecordedCall, record_cassettes, save_cassettes
+from traces.store import Store
 from traces.trajectory import Ending
 
 KEY = "control"
@@ -49,7 +52,7 @@ def cassette(task_id: str = "t", **changes: Any) -> Cassette:
 @asynccontextmanager
 async def served(*cassettes: Cassette, misses: Misses | None = None) -> AsyncGenerator[ToolServer]:
     app = CassetteApp(Shelf(cassettes), misses or Refuse(), KEY)
-    async with app.running(), serve(app) as url, attach_tool_server("cassettes", url, url, KEY) as server:
+    async with serve(app) as url, attach_tool_server("cassettes", url, url, KEY) as server:
         yield server
 
 
@@ -59,7 +62,9 @@ async def test_a_recorded_task_is_listed_played_and_graded_over_http() -> None:
         assert (task.id, task.system_prompt, task.user_message, task.expected) == ("t", "rules", "cancel #W1", None)
         session = await server.open_session(task)
         async with Client(session.door.url) as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["get_order"]
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools] == ["get_order", "cancel_order"]
+            assert tools[1].input_schema["properties"] == {"id": {}}
             said = await client.call_tool("get_order", {"id": "#w1"})
             assert (said.content[0].text, said.is_error) == ("pending", False)
             refused = await client.call_tool("get_order", {"id": "#W2"})
@@ -172,6 +177,21 @@ def looks_twice_after_cancelling() -> Callable[[str], str]:
         return "It is done.<|im_end|>" if prompt.count("<|im_start|>tool\n") == 3 else cancel_expert(prompt)
 
     return answer
+
+
+async def test_rollouts_of_the_command_line_run_on_cassettes_by_one_setting(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    save_cassettes(file, [cassette()])
+    script = {0: tool_call("cancel_order", id="#W1"), 1: "It is cancelled.<|im_end|>"}
+    async with serve_engine(ScriptedEngine(lambda prompt: script[prompt.count("<|im_start|>tool\n")])) as url:
+        settings = [f"engine.url={url}", f"tools.cassette={file}", "agent.spec=agents/plain/agent.py"]
+        flags = [part for setting in settings for part in ("--set", setting)]
+        done = await run("rollout", "--tasks", "2", *flags, folder=tmp_path)
+    assert done.code == 0, done.err
+    with Store(tmp_path / "rollout" / "traces.db", create=False) as store:
+        made = [store.trajectory(record.rollout_id) for record in store.rollouts()]
+    assert [(one.task_id, [call.result for call in one.tool_calls]) for one in made] == [("t", ["cancelled"])] * 2
+    assert [one.score().value for one in made] == [1.0, 1.0]  # type: ignore[union-attr]
 
 
 async def test_the_process_serves_the_tasks_of_a_file(tmp_path: Path) -> None:

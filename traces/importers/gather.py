@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from traces import semconv
 from traces.assemble import assemble_trajectory
@@ -180,7 +180,7 @@ def _scores(spans: Sequence[Span]) -> Iterator[Score]:
 
 def _text(content: Any) -> str:
     if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType, reportUnknownVariableType]
+        return "".join(str(part.get("text", "")) for part in cast("list[Mapping[str, Any]]", content))
     return str(content or "")
 
 

@@ -1,20 +1,26 @@
 """LangSmith: runs as `client.list_runs` and the bulk export give them, one JSON object a line or all under `runs`.
 
-It knows nothing about chat messages; `calls.py` reads those.
-Can't give: token ids, log-probabilities, policy versions; a run that was never updated has no outputs; messages in
-LangChain's serialised form are not read (`unread_content`). Scores (feedback) are listed apart and not in runs.
-Source: https://docs.smith.langchain.com run data format, read against langsmith 0.15.
+It knows nothing about chat messages beyond LangChain's wrapping of them; `calls.py` reads those.
+Can't give: token ids, log-probabilities, policy versions; a run that was never updated has no outputs; scores
+(feedback) are listed apart and not in runs.
+Source: https://docs.smith.langchain.com run data format; langchain-core's serialised messages. Read against langsmith
+0.15.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
-from traces.importers.calls import agent_call, model_call, tool_call
+from traces.importers.calls import agent_call, as_text, model_call, tool_call
 from traces.importers.rows import hex_id, read_rows, time_ns
 from traces.span import Span, SpanStatus
+
+_ROLES: Final = {"SystemMessage": "system", "HumanMessage": "user", "AIMessage": "assistant", "ToolMessage": "tool"}
 
 
 def read(path: Path) -> Iterator[Span]:
@@ -42,12 +48,73 @@ def _span(run: Mapping[str, Any]) -> Span:
 def _attributes(run: Mapping[str, Any]) -> dict[str, Any]:
     kind, inputs, outputs = run["run_type"], run.get("inputs"), run.get("outputs")
     if kind == "llm":
-        return model_call(inputs, outputs)
+        return model_call(_request(run), _answer(outputs))
     if kind == "tool":
-        return tool_call(str(run["name"]), inputs, _only(outputs))
+        return tool_call(str(run["name"]), _tool_input(inputs), _tool_output(outputs))
     return agent_call(str(run["name"])) if not run.get("parent_run_id") else {"langsmith.run_type": kind}
 
 
-def _only(outputs: Any) -> Any:
-    """What a function returned: the SDK files it under `output`."""
-    return outputs["output"] if isinstance(outputs, Mapping) and set(outputs) == {"output"} else outputs
+def _request(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Messages, tools and parameters; LangChain files all but the messages under `invocation_params`."""
+    extra: Mapping[str, Any] = run.get("extra") or {}
+    inputs: Mapping[str, Any] = run.get("inputs") or {}
+    messages: Any = inputs.get("messages")
+    if isinstance(messages, list) and messages and isinstance(messages[0], list):
+        messages = messages[0]  # one list a prompt of a batch
+    read = [_chat(message) for message in messages] if isinstance(messages, list) else messages
+    return {**(extra.get("invocation_params") or {}), **inputs, "messages": read}
+
+
+def _answer(outputs: Any) -> Any:
+    if not isinstance(outputs, Mapping) or "generations" not in outputs:
+        return outputs
+    generations = cast("list[list[Mapping[str, Any]]]", outputs["generations"])[0]
+    return {
+        "choices": [
+            {
+                "message": _chat(generation.get("message")),
+                "finish_reason": (generation.get("generation_info") or {}).get("finish_reason"),
+            }
+            for generation in generations
+        ]
+    }
+
+
+def _chat(message: Any) -> Any:
+    """A message in chat form; one that is no LangChain message stays as it is."""
+    if not isinstance(message, Mapping) or "kwargs" not in message:
+        return message
+    held = cast("Mapping[str, Any]", message)
+    role = _ROLES.get(str((held.get("id") or [""])[-1]).removesuffix("Chunk"))
+    given: Mapping[str, Any] = held["kwargs"]
+    chat: dict[str, Any] = {"role": role, "content": given.get("content") or None}
+    if given.get("tool_call_id"):
+        chat["tool_call_id"] = given["tool_call_id"]
+    calls: list[Mapping[str, Any]] = given.get("tool_calls") or []
+    if calls:
+        chat["tool_calls"] = [
+            {"id": c.get("id"), "type": "function", "function": {"name": c["name"], "arguments": as_text(c["args"])}}
+            for c in calls
+        ]
+    return chat
+
+
+def _tool_input(inputs: Any) -> Any:
+    """LangChain files a tool's arguments as Python or JSON text under `input`."""
+    if isinstance(inputs, Mapping) and set(cast("Mapping[str, Any]", inputs)) == {"input"}:
+        text = str(cast("Mapping[str, Any]", inputs)["input"])
+        for read in (json.loads, ast.literal_eval):
+            with contextlib.suppress(ValueError, SyntaxError):
+                return read(text)
+    return inputs
+
+
+def _tool_output(outputs: Any) -> Any:
+    """What a function returned, which the SDK files under `output`; of a LangChain tool message its content."""
+    if isinstance(outputs, Mapping) and set(cast("Mapping[str, Any]", outputs)) == {"output"}:
+        output: Any = cast("Mapping[str, Any]", outputs)["output"]
+        if isinstance(output, Mapping):
+            held = cast("Mapping[str, Any]", output)
+            return held["content"] if held.get("type") == "tool" else _chat(held).get("content", held)
+        return output
+    return cast("Any", outputs)

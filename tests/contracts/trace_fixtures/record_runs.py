@@ -1,9 +1,9 @@
 """Makes the fixtures of sources that don't speak OTLP, with their real SDKs: `record_runs.py KIND FILE`.
 
-KIND is `langsmith` or `weave` (the runs and calls that the SDK posts, start and end merged as the server does) or
-`jaeger` (what the Thrift exporter sends, written in the form of Jaeger's `GET /api/traces`, which its server makes:
-tags, times and references as its converter writes them).
-It runs by hand, in an environment with that SDK. Tests only read the files.
+KIND is `langsmith`, `langchain` (through LangSmith) or `weave`: the runs and calls that the SDK posts, start and end
+merged as the server does. Or `jaeger`: what the Thrift exporter sends, written in the form of Jaeger's `GET
+/api/traces`, which its server makes (tags, times and references as its converter writes them). It runs by hand, in an
+environment with that SDK. Tests only read the files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from scripted_model import POSTED, converse, get_order, serve
+from scripted_model import POSTED, REQUEST, SYSTEM, converse, get_order, serve
 
 
 def client_of(url: str) -> Any:
@@ -34,6 +34,39 @@ def run_langsmith(url: str) -> list[Any]:
     model = wrap_openai(client_of(url), tracing_extra={"client": client})
     traceable(lambda: converse(model, traced), name="support", run_type="chain", client=client)()
     client.flush()
+    return posted_runs()
+
+
+def run_langchain(url: str) -> list[Any]:
+    os.environ |= {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": url, "LANGSMITH_API_KEY": "none"}
+    from langchain_core.messages import HumanMessage, SystemMessage
+    from langchain_core.tools import tool
+    from langchain_core.tracers.langchain import wait_for_all_tracers
+    from langchain_openai import ChatOpenAI
+    from langsmith import Client, traceable
+
+    client = Client()
+
+    @tool("get_order", description="Reads an order.")
+    def read_order(order_id: str) -> str:
+        return get_order(order_id)
+
+    model = ChatOpenAI(model="tiny", base_url=f"{url}/v1", api_key="none").bind_tools([read_order])
+
+    def support() -> str:
+        messages: list[Any] = [SystemMessage(SYSTEM), HumanMessage(REQUEST)]
+        asked = model.invoke(messages)
+        messages += [asked, read_order.invoke(asked.tool_calls[0])]
+        return str(model.invoke(messages).content)
+
+    traceable(support, name="support", run_type="chain", client=client)()
+    wait_for_all_tracers()
+    client.flush()
+    return posted_runs()
+
+
+def posted_runs() -> list[Any]:
+    """Creation and update of each run, merged as the server does."""
     runs: dict[str, Any] = {}
     for posted in POSTED:
         if not posted.path.endswith("/runs/batch"):
@@ -149,7 +182,7 @@ def _jaeger_span(span: Any) -> dict[str, Any]:
     }
 
 
-KINDS = {"langsmith": run_langsmith, "weave": run_weave, "jaeger": run_jaeger}
+KINDS = {"langsmith": run_langsmith, "langchain": run_langchain, "weave": run_weave, "jaeger": run_jaeger}
 # Where and on what it was recorded is nobody's business.
 PRIVATE = frozenset({"runtime", "LANGSMITH_ENDPOINT", "sys_version", "os_name", "os_version", "os_release"})
 
