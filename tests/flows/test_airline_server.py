@@ -1,4 +1,4 @@
-"""The airline server as a process: tasks over its control API, solved over MCP, graded; and a τ² folder in its place."""
+"""The airline server as a process: tasks over its control API, solved over MCP, graded; a τ² folder in its place."""
 
 from __future__ import annotations
 
