@@ -239,7 +239,7 @@ class TrainingSection(Section):
     max_staleness: NotNegative = 1
     """Versions a row may be behind when it is trained on."""
     steps_ahead: NotNegative = 1
-    """Steps for which rows are made while the trainer works; 0 alternates, for machines where both want the same cores."""
+    """Steps for which rows are made while the trainer works; 0 alternates, where both want the same cores."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the trainer."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
