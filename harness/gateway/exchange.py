@@ -118,6 +118,10 @@ class Exchange:
             raise BadMessage(-32600, "Invalid Request: the body must be a single JSON-RPC message")
         return cast("dict[str, Any]", message)
 
+    async def read_nothing(self) -> None:
+        """Read the body of a request that needs none; after it comes only word of the agent's going."""
+        await read_body(self.receive, _MAX_BODY_BYTES)
+
     def watch(self) -> asyncio.Future[Message]:
         """Wait for the agent to go away; the whole body has been read."""
         if self.gone is None:

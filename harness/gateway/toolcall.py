@@ -57,9 +57,12 @@ class ToolCall:
         self._rollout.tool_calls += 1
         route: Route | None = None
         try:
-            async with asyncio.timeout(timeout_s) as self._deadline:
-                route = await servers.route(call.exchange, self._recorder.name)
-                reply = self._unknown() if route is None else await self._ask(route, call)
+            try:
+                async with asyncio.timeout(timeout_s) as self._deadline:
+                    route = await servers.route(call.exchange, self._recorder.name)
+                    reply = self._unknown() if route is None else await self._ask(route, call)
+            finally:
+                self._deadline = None
         except TimeoutError:
             reply = await self._failed(
                 route, call, ToolServerFailure("timeout", f"no answer in {timeout_s:g} s", reached=True)
@@ -76,7 +79,7 @@ class ToolCall:
 
     def cancel(self, grace_s: float) -> None:
         """The agent takes the call back; the server gets `grace_s` to end it."""
-        if self._call is None or self._deadline is None or self._call.outcome.done():
+        if self._call is None or self._deadline is None:
             return
         self._call.cancelled = True
         self._deadline.reschedule(asyncio.get_running_loop().time() + grace_s)
@@ -144,7 +147,9 @@ class ToolCall:
         if "result" in message:
             await self._write(route, call, result=message["result"])
         elif isinstance(error, dict):
-            await self._write(route, call, error=str(cast("dict[str, Any]", error).get("message", "")))
+            words = str(cast("dict[str, Any]", error).get("message", ""))
+            taken_back = ToolServerFailure("cancelled", words, reached=True) if call.cancelled else None
+            await self._write(route, call, error=words, failure=taken_back)
         else:
             await self._write(route, call, error=reply.event.raw[:500].decode(errors="replace"))
 

@@ -81,7 +81,7 @@ class ToolGateway:
             await exchange.reply(error_reply(None, INVALID_REQUEST, "Host or Origin is of another site", 403))
             return
         try:
-            message = await exchange.read_message() if method == "POST" else None
+            message = await exchange.read_message() if method == "POST" else await exchange.read_nothing()
         except BadMessage as error:
             await exchange.reply(error_reply(None, *error.args, status=400))
             return
@@ -108,7 +108,7 @@ class ToolGateway:
             rollout.fail(
                 Ending.TOOL_ERROR, f"{given_up} tool calls still ran {timeout_s:g} s after the agent had ended"
             )
-        for stream in toolbox.streams:
+        for stream in list(toolbox.streams):
             stream.cancel()
 
     def _toolbox(self, rollout: LiveRollout) -> _Toolbox:
@@ -156,13 +156,15 @@ class ToolGateway:
         except (ToolServerFailure, TimeoutError) as error:
             what = (message or {}).get("method") or method
             detail = f"a tool server failed on {what}: {error or f'no answer in {self._call_timeout_s:g} s'}"
-            toolbox.rollout.fail(Ending.TOOL_ERROR, detail)
+            if not endless:
+                toolbox.rollout.fail(Ending.TOOL_ERROR, detail)
             if not exchange.ended.is_set():
                 await exchange.reply(error_reply((message or {}).get("id"), INTERNAL_ERROR, detail))
 
     def _note_cancellation(self, toolbox: _Toolbox, exchange: Exchange, message: dict[str, Any] | None) -> None:
         """The agent takes a call back: what the server makes of it is no failure of ours."""
-        if message is not None and message.get("method") == "notifications/cancelled":
+        # Without a session ids say little: each client of an agent begins them again.
+        if message is not None and exchange.session and message.get("method") == "notifications/cancelled":
             call = toolbox.call(exchange.session, params_of(message).get("requestId"))
             if call is not None:
                 call.cancel(REPEAT_GRACE_S)
@@ -184,7 +186,7 @@ class ToolGateway:
             recorder.note_request(message.get("id"), meta.get("traceparent") or exchange.header("traceparent"))
             at = (exchange.session, repr(message.get("id")))
             toolbox.calls[at] = made
-            call.outcome.add_done_callback(lambda _: toolbox.calls.pop(at, None))
+            call.outcome.add_done_callback(lambda _: toolbox.calls.pop(at) if toolbox.calls.get(at) is made else None)
         ended = asyncio.create_task(exchange.ended.wait())
         try:
             await asyncio.wait({call.outcome, exchange.watch(), ended}, return_when=asyncio.FIRST_COMPLETED)
