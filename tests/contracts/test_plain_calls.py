@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from mcp import Client
 
+from mcp_servers import serve
 from mcp_servers.game_2048.server import game_2048_world
 from mcp_servers.plain_calls import plain_call, plain_headers
 from mcp_servers.serve import LOOPBACK_HOSTS, WorldApp
 from mcp_servers.sessions import Sessions
 from mcp_servers.world import World
-from tests.served_worlds import CLIENT_META, post_in_memory
+from tests.served_worlds import CLIENT_META, post_in_memory, serve_world
 
 META = "io.modelcontextprotocol/"
 LATEST, HANDSHAKE = "2026-07-28", "2025-11-25"
@@ -173,3 +175,21 @@ async def test_a_defect_of_a_tool_is_the_servers_failure_and_no_answer_to_the_ag
     assert (status, calls) == (503, [])
     assert "a defect of the tool: ZeroDivisionError" in answer["error"]
     assert "secret" not in answer["error"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_calls_of_the_official_client_are_plain(
+    world: World, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+
+    def watched(headers: dict[str, str], body: bytes) -> Any:
+        call = plain_call(headers, body)
+        found.append(call is not None)
+        return call
+
+    monkeypatch.setattr(serve, "plain_call", watched)
+    async with serve_world(world) as served, Client(served.door(served.sessions.create()), mode=mode) as client:
+        for name, arguments in (("look", {}), ("move", {"direction": "nowhere"})):
+            await client.call_tool(name, arguments)
+    assert found.count(True) == 2
