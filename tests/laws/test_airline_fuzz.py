@@ -36,7 +36,7 @@ MALFORMED = st.dictionaries(st.sampled_from(PARAMETERS) | TEXT, ANYTHING, max_si
 
 
 @pytest.mark.parametrize("tau2", [False, True])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(name=st.sampled_from(sorted(TOOLS)) | TEXT, arguments=MALFORMED)
 def test_malformed_calls_change_nothing_and_are_answered_in_printable_words(
     tau2: bool, name: str, arguments: dict[str, Any]
@@ -51,7 +51,7 @@ def test_malformed_calls_change_nothing_and_are_answered_in_printable_words(
 
 
 @pytest.mark.parametrize("tau2", [False, True])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(TOOLBOX.writes)))
 def test_writes_with_well_typed_nonsense_fail_or_leave_a_state_that_can_be_hashed(
     tau2: bool, data: st.DataObject, name: str
