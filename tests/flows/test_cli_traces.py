@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness import cli
-from harness.config_source import load_config
+from harness import cli, cli_traces
+from harness.config import Config, RunSection
+from harness.config_source import load_config, write_config
+from harness.replay import Replay
 from tests.flows.recorded import RUN, close_group, model_span
 from traces.cassette import load_cassettes
 from traces.store import Store
@@ -90,3 +92,19 @@ def test_what_cannot_be_read_is_told_in_three_parts(tmp_path: Path, args: tuple[
     shown = " ".join((result.output + result.stderr).split())
     assert found in shown
     assert "fix" in shown
+
+
+@pytest.mark.parametrize(("difference", "code"), [(None, 0), ("turn 1, message 3 (tool): recorded 'a', now 'b'", 1)])
+def test_a_replay_that_differs_ends_with_code_one_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, difference: str | None, code: int
+) -> None:
+    run = recorded_run(tmp_path)
+    write_config(Config(run=RunSection(name=RUN, folder=str(tmp_path))), run / "config.toml", "harness train")
+
+    async def replayed(store: Store, rollout_id: str, *_: object) -> Replay:
+        return Replay(rollout_id, len(store.trajectory(rollout_id).turns), difference)
+
+    monkeypatch.setattr(cli_traces, "replay_rollout", replayed)
+    result = runner.invoke(cli.app, ["replay", str(run), "last", "--agent", "agents/plain/agent.py"])
+    assert result.exit_code == code, result.output
+    assert f"g1-r0: {difference or '1 model calls as recorded'}" in " ".join(result.output.split())
