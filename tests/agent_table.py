@@ -71,8 +71,10 @@ def sdk_expert(prompt: str) -> str:
         ("cancel_pending_order", {"order_id": order_id, "reason": reason}),
         ("final_answer", {"answer": told}),
     ]
-    for name, arguments in steps:
-        if name in head and not re.search(rf"""name['"]:\s*['"]{name}""", history):
+    offered = head.split("\n")[1].split(",")
+    for step, arguments in steps:
+        name = next((tool for tool in offered if tool.endswith(step)), None)  # some SDKs write the server's name before
+        if name and not re.search(rf"""name['"]:\s*['"]{name}""", history):
             return tool_call(name, **arguments)
     return f"{told}<|im_end|>"
 

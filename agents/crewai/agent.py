@@ -25,8 +25,10 @@ async def run(task: Any, door: Any) -> str:
         goal="Do what the user asks, within the rules.",
         backstory=task.system_prompt,
         llm=LLM(model=door.model, custom_openai=True, base_url=door.base_url, api_key=door.api_key),
-        mcps=[MCPServerHTTP(url=door.mcp_url)],
         max_iter=MAX_ITERATIONS,
     )
+    agent.tools = agent.get_mcp_tools([MCPServerHTTP(url=door.mcp_url)])
+    for tool in agent.tools:
+        tool.name = tool.original_tool_name  # it writes the server's address, rollout key and all, before every name
     result = await agent.kickoff_async(task.user_message)
     return result.raw

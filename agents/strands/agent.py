@@ -15,7 +15,8 @@ from strands.tools.mcp import MCPClient
 
 async def run(task: Any, door: Any) -> str:
     """Work on one task; returns the agent's last words."""
-    model = OpenAIModel({"base_url": door.base_url, "api_key": door.api_key}, model_id=door.model)
+    address = {"base_url": door.base_url, "api_key": door.api_key}
+    model = OpenAIModel(client_args=address, model_id=door.model)
     agent = Agent(
         model=model, tools=[MCPClient(url=door.mcp_url)], system_prompt=task.system_prompt, callback_handler=None
     )
