@@ -102,22 +102,25 @@ def plain_call(headers: Headers, body: bytes) -> PlainCall | None:
     if b"\\ud" in body or b"\\uD" in body:
         return None
     try:
-        request: Any = json.loads(body)
+        request = _object(json.loads(body))
     except (ValueError, RecursionError):
         return None
-    if type(request) is not dict or set(cast("dict[str, Any]", request)) != MEMBERS or request["jsonrpc"] != "2.0":
+    if request is None or set(request) != MEMBERS or request["jsonrpc"] != "2.0" or request["method"] != "tools/call":
         return None
-    if type(request["id"]) not in (int, str) or request["method"] != "tools/call" or not _are_params(request["params"]):
+    version, params = headers["mcp-protocol-version"], _object(request["params"])
+    if params is None or not _are_params(params) or type(request["id"]) not in (int, str):
         return None
-    version, params = headers["mcp-protocol-version"], request["params"]
-    agreed = _agrees_2026(headers, params) if version == LATEST else "progressToken" not in (params.get("_meta") or {})
+    agreed = _agrees_2026(headers, params) if version == LATEST else "progressToken" not in params.get("_meta", {})
     return PlainCall(version, request["id"], params) if agreed else None
 
 
-def _are_params(params: Any) -> bool:
+def _object(value: Any) -> dict[str, Any] | None:
+    return cast("dict[str, Any]", value) if type(value) is dict else None
+
+
+def _are_params(params: dict[str, Any]) -> bool:
     return (
-        type(params) is dict
-        and set(cast("dict[str, Any]", params)) <= PARAMS
+        set(params) <= PARAMS
         and type(params.get("name")) is str
         and type(params.get("arguments", {})) is dict
         and type(params.get("_meta", {})) is dict

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mcp_servers.game_2048.state import best_tile, game_of, status
+from mcp_servers.game_2048.state import best_tile, game_in, game_of, status
 from mcp_servers.state import State
 from mcp_servers.world import Grade
 
 
 def grade(state: State, task: dict[str, Any], answer: str) -> Grade:
     """Passed where the task's own game was won. ValueError where the task isn't one of this world."""
-    game, wanted = game_of(state), _wanted(task)
+    game, wanted = game_of(state), game_in(task)
     won = game["seed"] == wanted["seed"] and status(game) == "won"
     goal = _goal_words(wanted)
     reached = f"{game['score']} points and a best tile of {best_tile(game)} after {game['moves']} moves"
@@ -31,14 +31,6 @@ def grade(state: State, task: dict[str, Any], answer: str) -> Grade:
         "progress": _progress(game, wanted),
     }
     return Grade(won, reason, components)
-
-
-def _wanted(task: dict[str, Any]) -> dict[str, Any]:
-    metadata: Any = task.get("metadata")
-    game: Any = metadata.get("game") if isinstance(metadata, dict) else None
-    if not isinstance(game, dict) or "seed" not in game or not {"goal_tile", "goal_score"} & set(game):
-        raise ValueError(f"the task {task.get('id')!r} is none of game_2048: its metadata names no game, but {game!r}")
-    return game
 
 
 def _goal_words(wanted: dict[str, Any]) -> str:

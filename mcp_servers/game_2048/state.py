@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from mcp_servers.errors import ToolFault
 from mcp_servers.state import Base, Entity, State
@@ -20,6 +20,7 @@ SIZE = 4
 DIRECTIONS = ("left", "right", "up", "down")
 GAMES, THE_GAME = "games", "game"
 FOUR_SHARE = 0.1
+GOALS = ("goal_tile", "goal_score")
 DEFAULT_GOAL = {"goal_tile": 2048}
 
 
@@ -145,15 +146,20 @@ def _with_new_tile(rows: Rows, seed: str) -> Rows:
 
 def start(state: State, task: Mapping[str, Any]) -> None:
     """Puts a fresh session where its task begins. ValueError where the task says no game of ours."""
-    told: Any = task.get("metadata")
-    game: Any = told.get("game") if isinstance(told, dict) else None
-    try:
-        state.add(GAMES, THE_GAME, new_game(str(game["seed"]), _goal(game), int(game["move_limit"])))
-    except (TypeError, KeyError, ValueError) as error:
-        message = f"metadata.game must have seed, move_limit and goal_tile or goal_score, got {game!r}"
-        raise ValueError(f"the task {task.get('id')!r} is no game of 2048: {message}") from error
+    game = game_in(task)
+    goal = {name: game[name] for name in GOALS if name in game}
+    state.add(GAMES, THE_GAME, new_game(game["seed"], goal, game["move_limit"]))
 
 
-def _goal(game: Mapping[str, Any]) -> dict[str, int]:
-    (name,) = {"goal_tile", "goal_score"} & set(game)
-    return {name: int(game[name])}
+def game_in(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The game that a task is about: seed, goal and limit. ValueError where it says none, or none of ours."""
+    metadata: Any = task.get("metadata")
+    game: Any = cast("dict[str, Any]", metadata).get("game") if type(metadata) is dict else None
+    if type(game) is dict:
+        told = cast("dict[str, Any]", game)
+        kinds = {name: type(value) for name, value in told.items()}
+        goals = [name for name in GOALS if kinds.get(name) is int]
+        if len(goals) == 1 and kinds.get("seed") is str and kinds.get("move_limit") is int:
+            return told
+    message = f"metadata.game must have a seed, a move_limit and one of {' and '.join(GOALS)}, got {game!r}"
+    raise ValueError(f"the task {task.get('id')!r} is none of game_2048: {message}")

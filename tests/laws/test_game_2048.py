@@ -133,7 +133,7 @@ def test_agents_see_no_seed_and_forks_meet_the_same_tiles(world: World) -> None:
 
 def test_a_task_that_is_no_game_is_refused_in_words_when_it_is_opened_and_when_it_is_graded(world: World) -> None:
     strange = {"id": "retail-1", "metadata": {}}
-    with pytest.raises(ValueError, match=r"'retail-1' is no game of 2048: .* got None"):
+    with pytest.raises(ValueError, match=r"'retail-1' is none of game_2048: .* got None"):
         world.opening(strange)
     with pytest.raises(ValueError, match="'retail-1' is none of game_2048"):
         world.grade(world.opening(None), strange, "")
