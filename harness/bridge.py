@@ -2,7 +2,7 @@
 
 Messages pass through as they are, in whatever protocol version the agent speaks; a request whose answer is lost on the
 way is sent again under its idempotency key (law 6). It knows nothing about tools or rollouts.
-Started by `harness mcp-bridge`, by the agent itself.
+Started by the agent itself, as `harness mcp-bridge` or, sooner up, `python -m harness.bridge`.
 """
 
 from __future__ import annotations
@@ -212,3 +212,8 @@ async def run_bridge(url: str) -> None:
             await Bridge(ToolServerLink(ToolDoor("door", url), http), sys.stdout.buffer).run(lines)
     finally:
         transport.close()
+
+
+if __name__ == "__main__":
+    # The same without the command line's imports: up in a fraction of the time.
+    asyncio.run(run_bridge(os.environ["MCP_URL"]))

@@ -8,6 +8,7 @@ import json
 import pytest
 from mcp import Client
 
+from harness.gateway import tools
 from harness.gateway.keys import LiveRollout
 from tests.tool_doors import Gateway, Till, door, serve, serve_gateway
 
@@ -86,6 +87,24 @@ async def test_an_agent_that_loses_the_reply_and_asks_again_gets_the_first_resul
         second.close()
     assert not till.waiting.is_set(), "the second request reached the server as a call of its own"
     assert len(gateway.spans) == 1
+
+
+async def test_a_call_that_was_taken_back_is_made_anew_under_its_old_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "REPEAT_GRACE_S", 0.05)
+    till = Till()
+    async with serve(till.app()) as url, serve_gateway() as gateway:
+        rollout = gateway.open(door(url))
+        async with Client(gateway.mcp_url(rollout)) as client:
+            calling = asyncio.create_task(client.call_tool("wait", {}))
+            await asyncio.wait_for(till.waiting.wait(), 10)
+            calling.cancel()
+            async with asyncio.timeout(10):
+                while not gateway.spans:  # noqa: ASYNC110 - a span has no event
+                    await asyncio.sleep(0.01)
+            till.open.set()
+            assert (await client.call_tool("wait", {})).content[0].text == "waited"
+    assert [headers["x-idempotency-key"] for headers in till.headers if "x-idempotency-key" in headers] == ["r-1:1"] * 2
+    assert rollout.infrastructure_error is None
 
 
 async def test_the_same_call_made_twice_on_purpose_takes_effect_twice() -> None:
