@@ -16,7 +16,8 @@ from harness.gateway.client import OpenedRollout
 from harness.gateway.replies import ChatChoice, ChatReply
 from harness.gateway.upstream import Upstream
 from tests.contracts.conftest import Adapters
-from tests.model_doors import TOOLS, Doors, client, serve_doors
+from tests.model_doors import TOOLS, Doors, anthropic_client, client, serve_doors
+from tests.talks import DIALECTS, Talk, assert_each_turn_reads_the_one_before
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 ASK: list[Any] = [{"role": "system", "content": "You help."}, {"role": "user", "content": "cancel #W1, please"}]
@@ -49,19 +50,6 @@ def follow_up(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "tool", "tool_call_id": call["id"], "content": '{"status": "pending"}'} for call in calls]
 
 
-def assert_continued(doors: Doors, rollout_id: str, turns: int) -> None:
-    """Each turn's prompt begins with the whole sequence of the turn before."""
-    spans = doors.turns(rollout_id)
-    assert len(spans) == turns
-    before: list[int] = []
-    for span in spans:
-        assert span.tokens is not None
-        prompt = span.tokens.prompt_ids_T.tolist()
-        assert prompt[: len(before)] == before
-        assert len(span.tokens.logprobs_T) == len(span.tokens.completion_ids_T) > 0
-        before = prompt + span.tokens.completion_ids_T.tolist()
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("takes_ids", [True, False])
 async def test_random_answers_are_continued_token_for_token(
@@ -82,8 +70,50 @@ async def test_random_answers_are_continued_token_for_token(
                     messages += [answer, *follow_up(answer)]
             seal = await doors.admin.seal(rollout_id)
             assert (seal.turns, seal.drift_tokens, dict(seal.forks)) == (4, 0, {})
-            assert_continued(doors, rollout_id, 4)
+            assert_each_turn_reads_the_one_before(doors, 4, rollout_id)
         assert answerer.sampler.takes_ids_in_chat is takes_ids
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", DIALECTS[1:])
+async def test_every_dialect_continues_what_a_hot_policy_sampled(
+    engine: Engine, tmp_path: Path, dialect: str, stream: bool
+) -> None:
+    async with serve_doors(engine.url, tmp_path) as doors:
+        for number in range(3):
+            rollout_id = f"r-{number}"
+            sampling = {"temperature": 0.8 + number / 3, "max_tokens": 40 + number}
+            talk = Talk(dialect, await doors.open(rollout_id, sampling=sampling), stream=stream)
+            await talk.say("cancel #W1, please")
+            for _ in range(3):
+                calls = talk.calls()
+                await (talk.results(*['{"status": "pending"}' for _ in calls]) if calls else talk.say("and then?"))
+            seal = await doors.admin.seal(rollout_id)
+            assert (seal.turns, seal.drift_tokens, dict(seal.forks)) == (4, 0, {})
+            assert_each_turn_reads_the_one_before(doors, 4, rollout_id)
+
+
+async def test_texts_are_completed_further_and_prompts_counted_by_real_vllm(engine: Engine, tmp_path: Path) -> None:
+    async with serve_doors(engine.url, tmp_path) as doors:
+        opened = await doors.open()
+        sdk, other = client(opened), anthropic_client(opened)
+        text = "The order #W1 is"
+        for stream in (False, True, False):
+            if stream:
+                chunks = await sdk.completions.create(model="m", prompt=text, stream=True, max_tokens=12)
+                text += "".join([chunk.choices[0].text async for chunk in chunks]) + " and"
+            else:
+                text += (await sdk.completions.create(model="m", prompt=text, max_tokens=12)).choices[0].text + " and"
+        messages: Any = [{"role": "user", "content": "cancel #W1"}]
+        counted = await other.messages.count_tokens(model="m", messages=messages)
+        answer = await other.messages.create(model="m", messages=messages, max_tokens=3)
+        assert counted.input_tokens == answer.usage.input_tokens > 0
+        seal = await doors.admin.seal("r-1")
+        spans = doors.turns()
+    assert (seal.turns, seal.drift_tokens, dict(seal.forks)) == (4, 0, {})
+    read = [span.tokens.prompt_ids_T.tolist() + span.tokens.completion_ids_T.tolist() for span in spans if span.tokens]
+    assert read[1][: len(read[0])] == read[0]
+    assert read[2][: len(read[1])] == read[1]
 
 
 async def test_a_tool_call_with_odd_spacing_is_parsed_for_the_client_and_kept_as_sampled(
@@ -117,7 +147,7 @@ async def test_a_tool_call_with_odd_spacing_is_parsed_for_the_client_and_kept_as
         )
         sampled = [*first.prompt_ids_T.tolist(), *ids]
         assert rendered[: len(sampled)] != sampled  # what a plain client would have sent back to the policy
-        assert_continued(doors, "r-1", 2)
+        assert_each_turn_reads_the_one_before(doors, 2)
 
 
 async def reply_with(upstream: Upstream, body: dict[str, Any], ids: list[int]) -> ChatReply:

@@ -13,9 +13,9 @@ import anthropic
 import openai
 import pytest
 
-from harness.gateway.client import OpenedRollout
-from tests.model_doors import TOOLS, Doors, anthropic_client, client, serve_doors
+from tests.model_doors import Doors, anthropic_client, client, serve_doors
 from tests.scripted_engine import ScriptedEngine, decode, encode, serve_engine
+from tests.talks import DIALECTS, MESSAGES_TOOLS, Talk, assert_each_turn_reads_the_one_before
 
 TWO_CALLS = (
     "<think>which one?</think>I look."
@@ -24,16 +24,6 @@ TWO_CALLS = (
 )
 RESULTS = ('{"status": "pending"}', "cancelled")
 WANTED = [("get_order", {"order_id": "#W1"}), ("cancel_order", {"order_id": "#W2", "share": 1})]
-DIALECTS = ["chat", "responses", "responses in items", "messages"]
-RESPONSES_TOOLS: list[Any] = [{"type": "function", **tool["function"], "strict": None} for tool in TOOLS]
-MESSAGES_TOOLS: list[Any] = [
-    {
-        "name": tool["function"]["name"],
-        "description": tool["function"]["description"],
-        "input_schema": tool["function"]["parameters"],
-    }
-    for tool in TOOLS
-]
 
 
 def script(*answers: str) -> ScriptedEngine:
@@ -46,115 +36,6 @@ def script(*answers: str) -> ScriptedEngine:
 async def doors_of(engine: ScriptedEngine, folder: Path, **options: float) -> AsyncGenerator[Doors]:
     async with serve_engine(engine) as url, serve_doors(url, folder, **options) as doors:
         yield doors
-
-
-class Talk:
-    """A conversation of an agent with tools, in one dialect, by the official client."""
-
-    def __init__(self, dialect: str, opened: OpenedRollout, *, stream: bool = False, retries: int = 0) -> None:
-        self.dialect = dialect
-        self.stream = stream
-        self.openai = client(opened, retries=retries)
-        self.anthropic = anthropic_client(opened, retries=retries)
-        self.history: list[Any] = []
-        self.previous: str | None = None
-        self.answer: Any = None
-
-    async def say(self, text: str) -> str:
-        """The user speaks; the answer's text."""
-        self.history.append({"role": "user", "content": text})
-        return await self._ask()
-
-    async def results(self, *results: str) -> str:
-        """The tools' results, in the order of the calls; the answer's text."""
-        ids = [call_id for call_id, _, _ in self.calls()]
-        if self.dialect == "chat":
-            said = [{"role": "tool", "tool_call_id": i, "content": r} for i, r in zip(ids, results, strict=True)]
-        elif self.dialect == "messages":
-            blocks = [
-                {"type": "tool_result", "tool_use_id": i, "content": r} for i, r in zip(ids, results, strict=True)
-            ]
-            said = [{"role": "user", "content": blocks}]
-        else:
-            outs = zip(ids, results, strict=True)
-            said = [{"type": "function_call_output", "call_id": i, "output": r} for i, r in outs]
-        self.history += said
-        return await self._ask()
-
-    async def _ask(self) -> str:
-        if self.dialect == "chat":
-            return await self._chat()
-        if self.dialect == "messages":
-            return await self._messages()
-        return await self._responses()
-
-    async def _chat(self) -> str:
-        asked: dict[str, Any] = {"model": "any", "messages": self.history, "tools": TOOLS}
-        if self.stream:
-            asked["tools"] = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
-            async with self.openai.chat.completions.stream(**asked) as events:
-                self.answer = (await events.get_final_completion()).choices[0].message
-        else:
-            self.answer = (await self.openai.chat.completions.create(**asked)).choices[0].message
-        calls = [call.model_dump(exclude={"function": {"parsed_arguments"}}) for call in self.answer.tool_calls or ()]
-        said = {"role": "assistant", "content": self.answer.content}
-        self.history.append({**said, "tool_calls": calls} if calls else said)
-        return self.answer.content
-
-    async def _responses(self) -> str:
-        chained = self.dialect == "responses"
-        asked: dict[str, Any] = {"model": "any", "input": self.history, "tools": RESPONSES_TOOLS, "instructions": "be"}
-        if chained:
-            asked |= {"previous_response_id": self.previous, "input": self.history[-len(self.calls() or "1") :]}
-        if self.stream:
-            async with self.openai.responses.stream(**asked) as events:
-                self.answer = await events.get_final_response()
-        else:
-            self.answer = await self.openai.responses.create(**asked)
-        self.previous = self.answer.id
-        self.history += [item.model_dump(exclude_none=True) for item in self.answer.output]
-        return self.answer.output_text
-
-    async def _messages(self) -> str:
-        asked: dict[str, Any] = {"model": "any", "max_tokens": 500, "messages": self.history, "tools": MESSAGES_TOOLS}
-        if self.stream:
-            async with self.anthropic.messages.stream(**asked, system="be") as events:
-                self.answer = await events.get_final_message()
-        else:
-            self.answer = await self.anthropic.messages.create(**asked, system="be")
-        self.history.append({"role": "assistant", "content": self.answer.content})
-        return "".join(block.text for block in self.answer.content if block.type == "text")
-
-    def calls(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Id, name and arguments of the last answer's tool calls."""
-        if self.answer is None:
-            return []
-        if self.dialect == "chat":
-            calls = self.answer.tool_calls or ()
-            return [(call.id, call.function.name, json.loads(call.function.arguments)) for call in calls]
-        if self.dialect == "messages":
-            return [(block.id, block.name, block.input) for block in self.answer.content if block.type == "tool_use"]
-        items = [item for item in self.answer.output if item.type == "function_call"]
-        return [(item.call_id, item.name, json.loads(item.arguments)) for item in items]
-
-    def reasoning(self) -> str:
-        """What the last answer says of the policy's thoughts."""
-        if self.dialect == "chat":
-            return str(self.answer.model_dump()["reasoning_content"])
-        if self.dialect == "messages":
-            return next(block.thinking for block in self.answer.content if block.type == "thinking")
-        return next(item.content[0].text for item in self.answer.output if item.type == "reasoning")
-
-
-def assert_each_turn_reads_the_one_before(doors: Doors, turns: int) -> None:
-    before: list[int] = []
-    spans = doors.turns()
-    assert len(spans) == turns
-    for span in spans:
-        assert span.tokens is not None
-        prompt = span.tokens.prompt_ids_T.tolist()
-        assert prompt[: len(before)] == before
-        before = prompt + span.tokens.completion_ids_T.tolist()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -198,6 +79,35 @@ async def test_dialects_of_one_rollout_share_one_forest(tmp_path: Path) -> None:
         seal = await doors.admin.seal("r-1")
         assert_each_turn_reads_the_one_before(doors, 2)
     assert dict(seal.forks) == {}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_openai_agents_sdk_is_continued_on_its_default_api(tmp_path: Path, stream: bool) -> None:
+    agents = pytest.importorskip("agents")
+    agents.set_tracing_disabled(True)
+
+    def get_order(order_id: str) -> str:
+        """An order."""
+        return f"{order_id} is pending"
+
+    def cancel_order(order_id: str, share: float) -> str:
+        """Cancel a share of an order."""
+        return f"{order_id}: {share}"
+
+    async with doors_of(script(TWO_CALLS, "It is done.<|im_end|>"), tmp_path) as doors:
+        model = agents.OpenAIResponsesModel("any", client(await doors.open()))
+        tools = [agents.function_tool(get_order), agents.function_tool(cancel_order)]
+        agent = agents.Agent("agent", instructions="be", model=model, tools=tools)
+        if stream:
+            result = agents.Runner.run_streamed(agent, "cancel both")
+            async for _ in result.stream_events():
+                pass
+        else:
+            result = await agents.Runner.run(agent, "cancel both")
+        seal = await doors.admin.seal("r-1")
+        assert_each_turn_reads_the_one_before(doors, 2)
+    assert result.final_output == "It is done."
+    assert (seal.turns, dict(seal.forks)) == (2, {})
 
 
 @pytest.mark.parametrize("stream", [False, True])
