@@ -36,11 +36,15 @@ class TapeEngine:
         """The server."""
         return Starlette(
             routes=[
-                Route("/health", lambda _: Response(), methods=["GET"]),
+                Route("/health", self._health, methods=["GET"]),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
             ]
         )
+
+    def _health(self, request: Request) -> Response:
+        del request
+        return Response()
 
     def _models(self, request: Request) -> Response:
         del request
@@ -120,8 +124,10 @@ def _events(reply: Mapping[str, Any]) -> Iterator[bytes]:
     head = {"id": reply["id"], "created": reply["created"]}
     yield _event({**head, "prompt_token_ids": reply["prompt_token_ids"], "choices": []})
     for choice in reply["choices"]:
-        calls = [{**call, "index": i} for i, call in enumerate(choice["message"].get("tool_calls") or ())]
-        delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
+        message: dict[str, Any] = choice["message"]
+        asked: list[dict[str, Any]] = message.get("tool_calls") or []
+        calls = [{**call, "index": index} for index, call in enumerate(asked)]
+        delta = message | ({"tool_calls": calls} if calls else {})
         rest = {key: value for key, value in choice.items() if key != "message"}
         yield _event({**head, "choices": [{**rest, "delta": delta}]})
     yield _event({**head, "choices": [], "usage": reply["usage"]})

@@ -26,7 +26,7 @@ _PARAMETERS = {
 
 def model_call(request: Any, answer: Any, model: str = "") -> dict[str, Any]:
     """GenAI attributes of one model call; `request` holds messages, tools and parameters, or is the messages."""
-    given: Mapping[str, Any] = request if isinstance(request, Mapping) else {"messages": request}
+    given = as_object(request) or {"messages": request}
     asked, asked_whole = _messages(given.get("messages"))
     said, reasons, said_whole = _answers(answer)
     made: dict[str, Any] = {
@@ -60,8 +60,16 @@ def agent_call(name: str) -> dict[str, Any]:
 
 def asked_tools(answers: Iterable[Any]) -> set[str]:
     """Names of the tools that these model answers call: a source that doesn't mark tools shows them by name."""
-    calls = (call for answer in answers for message in _answers(answer)[0] for call in message.get("tool_calls") or ())
-    return {str((call.get("function") or {}).get("name")) for call in calls}
+    names: set[str] = set()
+    for message in (message for answer in answers for message in _answers(answer)[0]):
+        calls: list[Mapping[str, Any]] = message.get("tool_calls") or []
+        names |= {str((call.get("function") or {}).get("name")) for call in calls}
+    return names
+
+
+def as_object(value: Any) -> Mapping[str, Any] | None:
+    """A JSON object as such; None for anything else."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
 
 
 def as_text(value: Any) -> str:

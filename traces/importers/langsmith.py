@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from traces.importers.calls import agent_call, as_text, model_call, tool_call
+from traces.importers.calls import agent_call, as_object, as_text, model_call, tool_call
 from traces.importers.rows import hex_id, read_rows, time_ns
 from traces.span import Span, SpanStatus
 
@@ -58,33 +58,29 @@ def _request(run: Mapping[str, Any]) -> dict[str, Any]:
     """Messages, tools and parameters; LangChain files all but the messages under `invocation_params`."""
     extra: Mapping[str, Any] = run.get("extra") or {}
     inputs: Mapping[str, Any] = run.get("inputs") or {}
-    messages: Any = inputs.get("messages")
-    if isinstance(messages, list) and messages and isinstance(messages[0], list):
-        messages = messages[0]  # one list a prompt of a batch
-    read = [_chat(message) for message in messages] if isinstance(messages, list) else messages
+    messages: list[Any] = inputs.get("messages") or []
+    if messages and isinstance(messages[0], list):
+        messages = cast("list[Any]", messages[0])  # one list a prompt of a batch
+    read = [_chat(message) for message in messages]
     return {**(extra.get("invocation_params") or {}), **inputs, "messages": read}
 
 
 def _answer(outputs: Any) -> Any:
-    if not isinstance(outputs, Mapping) or "generations" not in outputs:
+    held = as_object(outputs)
+    if held is None or "generations" not in held:
         return outputs
-    generations = cast("list[list[Mapping[str, Any]]]", outputs["generations"])[0]
-    return {
-        "choices": [
-            {
-                "message": _chat(generation.get("message")),
-                "finish_reason": (generation.get("generation_info") or {}).get("finish_reason"),
-            }
-            for generation in generations
-        ]
-    }
+    choices: list[dict[str, Any]] = []
+    for generation in cast("list[list[Mapping[str, Any]]]", held["generations"])[0]:
+        info: Mapping[str, Any] = generation.get("generation_info") or {}
+        choices.append({"message": _chat(generation.get("message")), "finish_reason": info.get("finish_reason")})
+    return {"choices": choices}
 
 
 def _chat(message: Any) -> Any:
     """A message in chat form; one that is no LangChain message stays as it is."""
-    if not isinstance(message, Mapping) or "kwargs" not in message:
+    held = as_object(message)
+    if held is None or "kwargs" not in held:
         return message
-    held = cast("Mapping[str, Any]", message)
     role = _ROLES.get(str((held.get("id") or [""])[-1]).removesuffix("Chunk"))
     given: Mapping[str, Any] = held["kwargs"]
     chat: dict[str, Any] = {"role": role, "content": given.get("content") or None}
@@ -101,20 +97,21 @@ def _chat(message: Any) -> Any:
 
 def _tool_input(inputs: Any) -> Any:
     """LangChain files a tool's arguments as Python or JSON text under `input`."""
-    if isinstance(inputs, Mapping) and set(cast("Mapping[str, Any]", inputs)) == {"input"}:
-        text = str(cast("Mapping[str, Any]", inputs)["input"])
-        for read in (json.loads, ast.literal_eval):
-            with contextlib.suppress(ValueError, SyntaxError):
-                return read(text)
+    held = as_object(inputs)
+    if held is None or set(held) != {"input"}:
+        return inputs
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return read(str(held["input"]))
     return inputs
 
 
 def _tool_output(outputs: Any) -> Any:
     """What a function returned, which the SDK files under `output`; of a LangChain tool message its content."""
-    if isinstance(outputs, Mapping) and set(cast("Mapping[str, Any]", outputs)) == {"output"}:
-        output: Any = cast("Mapping[str, Any]", outputs)["output"]
-        if isinstance(output, Mapping):
-            held = cast("Mapping[str, Any]", output)
-            return held["content"] if held.get("type") == "tool" else _chat(held).get("content", held)
-        return output
-    return cast("Any", outputs)
+    held = as_object(outputs)
+    if held is None or set(held) != {"output"}:
+        return outputs
+    message = as_object(held["output"])
+    if message is None:
+        return held["output"]
+    return message["content"] if message.get("type") == "tool" else _chat(message).get("content", message)

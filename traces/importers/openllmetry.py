@@ -13,10 +13,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from traces import semconv
-from traces.importers.calls import agent_call, model_call, tool_call
+from traces.importers.calls import agent_call, as_object, model_call, tool_call
 from traces.span import Span
 
 _KIND = "traceloop.span.kind"
@@ -84,9 +84,9 @@ def _message(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _arguments(value: Any) -> Any:
     """What the decorator was given: `{"args": [...], "kwargs": {...}}` as JSON."""
-    given = _parsed(value)
-    if isinstance(given, Mapping) and "kwargs" in given:
-        held = cast("Mapping[str, Any]", given)
+    given: Any = _parsed(value)
+    held = as_object(given)
+    if held is not None and "kwargs" in held:
         return held["kwargs"] if not held.get("args") else held
     return given
 

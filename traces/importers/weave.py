@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from traces.importers.calls import agent_call, asked_tools, model_call, tool_call
+from traces.importers.calls import agent_call, as_object, asked_tools, model_call, tool_call
 from traces.importers.rows import hex_id, load_rows, read_rows, time_ns
 from traces.span import Span, SpanStatus
 
@@ -60,5 +60,4 @@ def _kind(call: Mapping[str, Any]) -> str:
 
 
 def _is_model_call(call: Mapping[str, Any]) -> bool:
-    inputs: Any = call.get("inputs")
-    return isinstance(inputs, Mapping) and "messages" in inputs and _kind(call) in ("llm", "")
+    return "messages" in (as_object(call.get("inputs")) or {}) and _kind(call) in ("llm", "")
