@@ -29,7 +29,7 @@ from mcp_servers.drafts import SPLITS, Action
 from mcp_servers.state import Base
 
 Task = dict[str, Any]
-COUNT = 200
+COUNT = 120
 
 
 @pytest.fixture(scope="module")
