@@ -45,8 +45,9 @@ class _Gathering:
 
     async def attempt(self, awaitable: Awaitable[Trajectory], group_id: str) -> Trajectory | Exception:
         """One trajectory, or why there is none. Raises the error once there are more than are allowed."""
+        scope = Scope(group_id)
         try:
-            trajectory = await run_attempt(awaitable, group_id)
+            trajectory = await run_attempt(awaitable, scope)
         except Exception as error:
             self._exceptions += 1
             self._show(done=self._done, note=f"{self._exceptions} failed")
@@ -55,7 +56,7 @@ class _Gathering:
             return error
         self._rewards.append(trajectory.reward)
         reward = sum(self._rewards) / len(self._rewards)
-        self._show(done=self._done, rollouts=len(self._rewards), reward=reward)
+        self._show(done=self._done, rollouts=len(self._rewards), reward=reward, policy_version=scope.version)
         return trajectory
 
     @property
@@ -67,13 +68,12 @@ class _Gathering:
             self._display.update(**changes)
 
 
-async def run_attempt(awaitable: Awaitable[Trajectory], group_id: str) -> Trajectory:
-    """Run one rollout function in a scope of its own; its rollouts have ended on disk when this returns.
+async def run_attempt(awaitable: Awaitable[Trajectory], scope: Scope) -> Trajectory:
+    """Run one rollout function in its scope; its rollouts have ended on disk when this returns.
 
     Raises what the function raises, RolloutFailed for a failure of infrastructure, and HarnessError where it returns
     something else than a Trajectory.
     """
-    scope = Scope(group_id)
     with entered(scope):
         try:
             trajectory = await awaitable

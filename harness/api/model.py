@@ -213,6 +213,7 @@ class TrainableModel:
         Raises RolloutFailed where a failure of infrastructure ended it, AgentError for an agent that isn't there.
         """
         scope = current_scope() or Scope()
+        scope.version = max(scope.version, self.policy.version)
         world = self.run.world(self.temperature, graded=True)
         record = await run_rollout(task, load_agent(agent), self.policy, world, group_id=scope.group_id)
         if record.ending.is_infrastructure:

@@ -62,6 +62,8 @@ class Rollout:
         loop = asyncio.get_running_loop()
         self.task: AgentTask = task.for_agent()
         """What the agent is told."""
+        self.policy = policy
+        """The version that it samples."""
         self.answer: str | None = None
         """The agent's last words; set it before the rollout ends, where a grader reads them."""
         self.record: Record | None = None
@@ -115,6 +117,8 @@ class Scope:
     """The group they are compared in."""
     ids: dict[str, str] = field(default_factory=dict[str, str])
     """Model name → id of its rollout that has ended."""
+    version: int = 0
+    """Newest policy version that it sampled."""
     _open: dict[str, Rollout] = field(default_factory=dict[str, Rollout])
 
     async def door(self, owner: Owner) -> Door:
@@ -156,6 +160,7 @@ class Scope:
 
     def _start(self, owner: Owner, task: Task | None) -> Rollout:
         rollout = self._open[owner.name] = owner.start_rollout(task, self.group_id)
+        self.version = max(self.version, rollout.policy.version)
         return rollout
 
     async def _end(self, name: str, error: BaseException | None) -> Record | None:
