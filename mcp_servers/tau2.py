@@ -33,7 +33,7 @@ def read_database(file: Path, shapes: Mapping[str, type], meta: Mapping[str, Any
     entities = cast("dict[str, dict[str, Entity]]", found)
     for kind, shape in shapes.items():
         try:
-            TypeAdapter(dict[str, shape]).validate_python(entities[kind])
+            TypeAdapter(dict[str, shape]).validate_python(entities[kind])  # pyright: ignore[reportInvalidTypeForm]
         except ValidationError as error:
             first = error.errors()[0]
             place = " → ".join(str(part) for part in (kind, *first["loc"]))

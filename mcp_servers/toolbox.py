@@ -73,7 +73,7 @@ class Toolbox:
             raise
         if isinstance(value, str):
             return ToolResult(_printable(value))
-        return ToolResult(json.dumps(value), value=value if isinstance(value, dict) else None)
+        return ToolResult(json.dumps(value), value=cast("Any", value) if isinstance(value, dict) else None)
 
     def _checked(self, name: str, arguments: Mapping[str, Any]) -> ToolFunction:
         parameters = self._parameters.get(name)
@@ -147,7 +147,7 @@ def _number_complaint(value: Any, wanted: type) -> str | None:
     if type(value) is str and wanted is float:
         # Models write amounts as text, and published tools take them so; the tool gets what was given.
         number = _read_number(value)
-    if type(number) not in (int, float):
+    if type(number) is not int and type(number) is not float:
         return f"must be {_NAMES[wanted]}, got {reprlib.repr(value)}"
     # Also refuses what is no number (NaN).
     if not -MAX_ARGUMENT_NUMBER <= number <= MAX_ARGUMENT_NUMBER:

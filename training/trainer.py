@@ -158,16 +158,14 @@ class GroupTrainer(AsyncGRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if self.optimizer is None or self.lr_scheduler is None or checkpoint is None:
+        optimizer, scheduler = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
+        if optimizer is None or scheduler is None or checkpoint is None:
             return
         # The checkpoint brings its own learning rate along, but the configuration says what holds from now on.
-        scheduler: Any = self.lr_scheduler
         scheduler.base_lrs = [self.args.learning_rate for _ in scheduler.base_lrs]
-        for group, base, factor in zip(
-            self.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
-        ):
+        for group, base, factor in zip(optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
             group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
-        scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+        scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Not estimated: the base class expects one flat batch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,9 @@ def dialog_phrases() -> Phrases:
     return read_phrases(PHRASES)
 
 
-def told_requests(requests: list[Request], said: list[tuple[str, Mapping[str, str]]]) -> list[tuple[Request, str, Any]]:
+def told_requests(
+    requests: list[Request], said: Sequence[tuple[str, Mapping[str, str]]]
+) -> list[tuple[Request, str, Any]]:
     """Each request with its kind and its slots, from all phrases of a message; the last request was drawn first."""
     kinds = [(phrase, slots) for phrase, slots in said if phrase in BUILDERS]
     return [(request, *kind) for request, kind in zip(requests, reversed(kinds), strict=True)]
