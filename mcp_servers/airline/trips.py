@@ -121,9 +121,10 @@ def change_cabin(scene: Scene) -> Request | None:
 
 def book(scene: Scene) -> Request | None:
     """Book a trip: the right flights, bags, insurance, and payments that add up."""
-    trip, which, others = _drawn_trip(scene) or (None, "", [])
-    if trip is None:
+    drawn = _drawn_trip(scene)
+    if drawn is None:
         return None
+    trip, which, others = drawn
     alone = len(trip.people) == 1
     more = [f"{named(person)} (born {person['dob']})" for person in trip.people[1:]]
     number = trip.total_bags
