@@ -1,7 +1,7 @@
 # One verb each, the same on a laptop and in CI.
 #
 #   make setup            .venv with everything (GPU=1: the CUDA wheels; UV=1: uv instead of pip)
-#   make demo | test | test-agents | check | fmt | bench | metrics
+#   make demo | test | test-agents | check | fmt | bench | metrics | conformance
 #
 # TORCH_INDEX=<url>       an index that has a CPU build of torch, if pip's own configuration knows none
 # PYTHON=<path>           the Python 3.11 or 3.12 to use
@@ -26,7 +26,7 @@ METRICS ?= $(or $(HARNESS_SHARED),../shared)/tools/style_metrics.py
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo test test-agents check fmt bench metrics clean
+.PHONY: help setup demo test test-agents check fmt bench metrics conformance clean
 
 help:
 	@sed -n '3,7s/^# \{0,1\}//p' Makefile
@@ -61,6 +61,9 @@ bench: $(STAMP)
 
 metrics: $(STAMP)
 	@$(BIN)/python $(METRICS) --files --layers traces,harness,training project=.:traces,harness,training,mcp_servers:tests
+
+conformance: $(STAMP)
+	@$(BIN)/python -m tests.conformance_servers.check $(SERVERS)
 
 clean:
 	rm -rf .pytest_cache .ruff_cache .hypothesis build dist
