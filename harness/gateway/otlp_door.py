@@ -6,6 +6,7 @@ nothing about what the spans mean. app.py routes to it; agents get its address a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from harness.gateway.http import send_json
 from harness.gateway.keys import LiveRollout
 from traces.attributes import as_foreign
 from traces.build import Place
@@ -35,7 +37,10 @@ class SpanDoor:
     async def handle_otlp(self, rollout: LiveRollout, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; `path` is what follows `/otlp`."""
         inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": "", _ROLLOUT: rollout}
-        await self._route.app(inner, receive, send)
+        try:
+            await self._route.handle(inner, receive, send)
+        except HTTPException as error:
+            await send_json(send, error.status_code, json.dumps({"message": error.detail}).encode())
 
     async def _accept(self, request: Request, spans: list[Span]) -> None:
         rollout: LiveRollout = request.scope[_ROLLOUT]

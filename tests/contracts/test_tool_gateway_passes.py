@@ -219,7 +219,7 @@ async def test_a_reply_lost_on_the_way_to_the_bridge_leaves_one_effect() -> None
 
             await gateway.inner.handle_mcp(rollout, scope, receive, sometimes)
 
-        async with serve(losing) as front, Client(bridged(f"{front}/mcp")) as client:
+        async with serve(losing) as front, Client(bridged(f"{front}/mcp"), mode="2026-07-28") as client:
             result = await client.call_tool("sell", {"item": "lamp"})
     assert result.content[0].text == "sold lamp as number 1"
     assert till.effects == ["lamp"]
