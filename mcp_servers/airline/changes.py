@@ -34,7 +34,7 @@ def update_reservation_flights(
     passengers = len(reservation["passengers"])
     if cabin not in CABINS and not airline.tau2:
         raise AirlineError(f"Cabin must be one of {', '.join(CABINS)}, not {cabin[:40]!r}")
-    held = reservation["flights"] if cabin == reservation["cabin"] else []
+    held: list[Entity] = reservation["flights"] if cabin == reservation["cabin"] else []
     segments = [_kept(held, flight) or new_segment(airline, flight, cabin, passengers) for flight in wanted]
     check_trip(airline, reservation, segments)
     price = sum(segment["price"] for segment in segments) - sum(one["price"] for one in reservation["flights"])

@@ -113,7 +113,7 @@ def compensation(scene: Scene) -> Request | None:
 
 def accepted_reasons(scene: Scene) -> list[str]:
     """The names of reasons for which the policy lets the reservation be cancelled."""
-    reasons = list(COVERED) if scene.reservation["insurance"] == "yes" else []
+    reasons: list[str] = list(COVERED) if scene.reservation["insurance"] == "yes" else []
     if scene.recent() or scene.reservation["cabin"] == "business":
         reasons = ["plans", "plans", *COVERED]
     # Who says that a flight was cancelled is right, or is lying.

@@ -7,6 +7,7 @@ refusals.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mcp_servers.airline.bookings import BAG_PRICE, INSURANCE_PRICE
@@ -22,7 +23,7 @@ from mcp_servers.state import Entity
 
 COMING = DAYS[DAYS.index(TODAY) + 2 :]
 CABIN_NAMES = {"basic_economy": "basic economy", "economy": "economy", "business": "business"}
-Offer = tuple[Entity, ...]
+Offer = Sequence[Entity]
 """A way to fly: one flight, or two with a stop between them, as the search tools answer them."""
 
 
@@ -288,7 +289,7 @@ def _searches(trip: Trip) -> list[Action]:
     """Looks for the flights of a trip."""
     ways = zip(trip.offers, (trip.route, trip.route[::-1]), strict=False)
     tools = {1: "search_direct_flight", 2: "search_onestop_flight"}
-    return [(tools[len(offer)], _search(*route, offer[0]["date"])) for offer, route in ways]
+    return [(tools[len(offer)], _search(route[0], route[1], offer[0]["date"])) for offer, route in ways]
 
 
 def _search(origin: str, destination: str, date: str) -> dict[str, str]:
