@@ -89,7 +89,8 @@ class Bridge:
         """Headers for one message: its session, or what protocol 2026-07-28 repeats from the body."""
         session = [(SESSION_HEADER, self._session)] if self._session else []
         params = params_of(message)
-        version = (params.get("_meta") or {}).get(PROTOCOL_VERSION_META_KEY)
+        meta: dict[str, Any] = params.get("_meta") or {}
+        version = meta.get(PROTOCOL_VERSION_META_KEY)
         if version is None:
             spoken = [(MCP_PROTOCOL_VERSION_HEADER, self._version)] if self._version else []
             return [*_CONTENT, *session, *spoken]

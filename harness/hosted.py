@@ -94,7 +94,7 @@ def _chunks(reply: dict[str, Any]) -> list[dict[str, Any]]:
     chunks: list[dict[str, Any]] = []
     for choice in reply["choices"]:
         message = dict(choice["message"])
-        calls = message.get("tool_calls") or []
+        calls: list[dict[str, Any]] = message.get("tool_calls") or []
         message["tool_calls"] = [{**call, "index": place} for place, call in enumerate(calls)] or None
         kept = {"index": choice["index"], "finish_reason": choice["finish_reason"]}
         chunks.append({**head, "object": "chat.completion.chunk", "choices": [{**kept, "delta": message}]})

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from traces import semconv
 from traces.span import Span, SpanStatus
@@ -171,7 +171,7 @@ def _holds(messages: Iterable[dict[str, Any]], text: str) -> bool:
 
 
 def _words(content: Any) -> list[str]:
-    parts = content if isinstance(content, list) else [{"text": content}]
+    parts = cast("list[dict[str, Any]]", content) if isinstance(content, list) else [{"text": content}]
     return [word for part in parts for word in str(part.get("text") or "").split()]
 
 

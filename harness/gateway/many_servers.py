@@ -213,7 +213,7 @@ class ManyServers:
             return
         spoken = params_of(message).get("protocolVersion")
         named = {"protocolVersion": spoken} if spoken else {"supportedVersions": [_STATELESS]}
-        nothing = {**named, "capabilities": {"tools": {}}}
+        nothing: dict[str, Any] = {**named, "capabilities": {"tools": {}}}
         results: list[dict[str, Any]] = [answer["result"] for answer, _ in answers] or [nothing]
         capabilities: dict[str, Any] = {}
         for result in results:
@@ -226,8 +226,9 @@ class ManyServers:
         if "protocolVersion" in joined:
             joined["protocolVersion"] = min(str(result["protocolVersion"]) for result in results)
         if "supportedVersions" in joined:
-            common = [set(cast("list[str]", result["supportedVersions"])) for result in results]
-            joined["supportedVersions"] = sorted(set.intersection(*common), reverse=True)
+            spoken_by = [cast("list[str]", result["supportedVersions"]) for result in results]
+            common = [version for version in spoken_by[0] if all(version in versions for versions in spoken_by)]
+            joined["supportedVersions"] = sorted(set(common), reverse=True)
         await exchange.reply(
             Reply(our_reply({**_head(message), "result": joined}).event, 200, self._session([a for _, a in answers]))
         )

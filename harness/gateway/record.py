@@ -55,4 +55,5 @@ class AnswerRecord:
         """Keep the arguments of an answer's tool calls: clients that parse them send back other text."""
         for sampled in answer.choices:
             for call in sampled.message.get("tool_calls") or ():
-                self.arguments[str(call.get("id"))] = str((call.get("function") or {}).get("arguments"))
+                function: dict[str, Any] = call.get("function") or {}
+                self.arguments[str(call.get("id"))] = str(function.get("arguments"))

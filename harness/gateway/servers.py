@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from harness.gateway.events import Event
 from harness.gateway.exchange import Exchange, Reply
@@ -72,11 +72,13 @@ class OneServer:
 
     def _filtered(self, event: Event) -> Event:
         message = event.message or {}
-        result = message.get("result")
-        if self.allowed is None or not event.answers or not isinstance(result, dict):
+        result: Any = message.get("result")
+        if self.allowed is None or not event.answers or type(result) is not dict:
             return event
-        tools = [tool for tool in result.get("tools", []) if tool.get("name") in self.allowed]
-        return event.replaced({**message, "result": {**result, "tools": tools}})
+        found = cast("dict[str, Any]", result)
+        offered: list[dict[str, Any]] = found.get("tools", [])
+        tools = [tool for tool in offered if tool.get("name") in self.allowed]
+        return event.replaced({**message, "result": {**found, "tools": tools}})
 
 
 async def _unchanged(event: Event) -> Event:

@@ -35,7 +35,7 @@ class Trip:
     """Origin and destination."""
     cabin: str
     """The cabin of all flights."""
-    offers: tuple[Offer, ...]
+    offers: Sequence[Offer]
     """The way there and, on a round trip, the way back."""
     people: list[Entity]
     """Who flies."""

@@ -157,7 +157,7 @@ def game_in(task: Mapping[str, Any]) -> dict[str, Any]:
     game: Any = cast("dict[str, Any]", metadata).get("game") if type(metadata) is dict else None
     if type(game) is dict:
         told = cast("dict[str, Any]", game)
-        kinds = {name: type(value) for name, value in told.items()}
+        kinds: dict[str, Any] = {name: type(value) for name, value in told.items()}
         goals = [name for name in GOALS if kinds.get(name) is int]
         if len(goals) == 1 and kinds.get("seed") is str and kinds.get("move_limit") is int:
             return told

@@ -30,7 +30,10 @@ ONE_DOOR = {
     "trl": ("training/trainer.py",),
     "peft": ("training/",),
     "vllm": ("training/vllm_lora.py",),
-    "litellm": ("agents/litellm/", "harness/scoring/",),
+    "litellm": (
+        "agents/litellm/",
+        "harness/scoring/",
+    ),
     "opentelemetry": ("traces/tracer.py", "traces/otlp.py", "mcp_servers/"),
     "wandb": ("harness/tracking.py",),
     "typer": ("harness/cli",),

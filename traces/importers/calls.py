@@ -63,7 +63,8 @@ def asked_tools(answers: Iterable[Any]) -> set[str]:
     names: set[str] = set()
     for message in (message for answer in answers for message in _answers(answer)[0]):
         calls: list[Mapping[str, Any]] = message.get("tool_calls") or []
-        names |= {str((call.get("function") or {}).get("name")) for call in calls}
+        functions: list[dict[str, Any]] = [call.get("function") or {} for call in calls]
+        names |= {str(function.get("name")) for function in functions}
     return names
 
 

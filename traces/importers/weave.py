@@ -56,7 +56,8 @@ def _name(call: Mapping[str, Any]) -> str:
 
 def _kind(call: Mapping[str, Any]) -> str:
     attributes: Mapping[str, Any] = call.get("attributes") or {}
-    return str((attributes.get("weave") or {}).get("kind") or "")
+    weave: Mapping[str, Any] = attributes.get("weave") or {}
+    return str(weave.get("kind") or "")
 
 
 def _is_model_call(call: Mapping[str, Any]) -> bool:

@@ -74,7 +74,8 @@ def _assistant(blocks: list[dict[str, Any]], where: str, sampled: Mapping[str, s
 
 
 def _call(block: dict[str, Any], sampled: Mapping[str, str]) -> dict[str, Any]:
-    call_id, given = str(block.get("id")), block.get("input") or {}
+    call_id = str(block.get("id"))
+    given: dict[str, Any] = block.get("input") or {}
     arguments = sampled.get(call_id)
     # A client's JSON may write the same numbers in another way: then the sampled text is what was said.
     if arguments is None or tool_input(arguments) != given:

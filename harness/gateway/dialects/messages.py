@@ -170,7 +170,7 @@ def _end(sampled: Sampled) -> dict[str, Any]:
 
 def _usage(answer: ModelAnswer) -> dict[str, Any]:
     """Anthropic counts cached tokens apart from input tokens."""
-    details = answer.usage.get("prompt_tokens_details") or {}
+    details: dict[str, Any] = answer.usage.get("prompt_tokens_details") or {}
     cached = int(details.get("cached_tokens") or 0)
     return {
         "input_tokens": int(answer.usage.get("prompt_tokens", 0)) - cached,
@@ -217,7 +217,7 @@ class MessagesStreamWriter:
     def begin(self, answer_id: str, created: int, prompt_tokens: int) -> Iterable[bytes]:
         """The message without content."""
         self._id = answer_id
-        start = {
+        start: dict[str, Any] = {
             **_head(answer_id, self._request),
             "content": [],
             "stop_reason": None,

@@ -65,8 +65,9 @@ def _status(sampled: Sampled) -> tuple[str, dict[str, str] | None]:
 def _usage(answer: ModelAnswer) -> dict[str, Any]:
     usage = answer.usage
     prompt, completion = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))
-    cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-    reasoned = int((usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0)
+    read: dict[str, Any] = usage.get("prompt_tokens_details") or {}
+    written: dict[str, Any] = usage.get("completion_tokens_details") or {}
+    cached, reasoned = int(read.get("cached_tokens") or 0), int(written.get("reasoning_tokens") or 0)
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},

@@ -52,7 +52,7 @@ class ResponsesStreamWriter:
             yield from self._close()
             yield from self._begin(kind)
         self._items[-1] = (kind, self._items[-1][1] + text)
-        more = {"logprobs": []} if kind == "message" else {}
+        more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         yield self._event(f"response.{_PART[kind]}.delta", **self._place(), content_index=0, delta=text, **more)
 
     def _begin(self, kind: str) -> Iterable[bytes]:
@@ -68,7 +68,7 @@ class ResponsesStreamWriter:
         self._open = False
         kind, text = self._items[-1]
         item = self._item(text)
-        more = {"logprobs": []} if kind == "message" else {}
+        more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         yield self._event(f"response.{_PART[kind]}.done", **self._place(), content_index=0, text=text, **more)
         part = item["content"][0]
         yield self._event("response.content_part.done", **self._place(), content_index=0, part=part)
