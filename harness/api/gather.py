@@ -79,11 +79,13 @@ async def run_attempt(awaitable: Awaitable[Trajectory], scope: Scope) -> Traject
             trajectory = await awaitable
         except BaseException as error:
             await asyncio.shield(scope.close(error))
+            if scope.broken is not None and isinstance(error, Exception):
+                # What the function made of a failure of ours says nothing about the policy.
+                raise RolloutFailed(scope.broken) from error
             raise
-        records = await scope.close(None)
-    broken = next((record for record in records if record.ending.is_infrastructure), None)
-    if broken is not None:
-        raise RolloutFailed(broken)
+        await scope.close(None)
+    if scope.broken is not None:
+        raise RolloutFailed(scope.broken)
     if not isinstance(trajectory, Trajectory):  # pyright: ignore[reportUnnecessaryIsInstance]
         found = f"a {type(trajectory).__name__}"
         raise HarnessError("a Trajectory from a rollout function", found, "return one Trajectory for each awaitable")

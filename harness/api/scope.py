@@ -119,6 +119,8 @@ class Scope:
     """Model name → id of its rollout that has ended."""
     version: int = 0
     """Newest policy version that it sampled."""
+    broken: Record | None = None
+    """The first of its rollouts that a failure of infrastructure ended."""
     _open: dict[str, Rollout] = field(default_factory=dict[str, Rollout])
 
     async def door(self, owner: Owner) -> Door:
@@ -153,10 +155,10 @@ class Scope:
         if record is not None and record.ending.is_infrastructure:
             raise RolloutFailed(record)
 
-    async def close(self, error: BaseException | None) -> list[Record]:
-        """End every rollout that is still open; their records."""
-        ended = [await self._end(name, error) for name in list(self._open)]
-        return [record for record in ended if record is not None]
+    async def close(self, error: BaseException | None) -> None:
+        """End every rollout that is still open."""
+        for name in list(self._open):
+            await self._end(name, error)
 
     def _start(self, owner: Owner, task: Task | None) -> Rollout:
         rollout = self._open[owner.name] = owner.start_rollout(task, self.group_id)
@@ -168,6 +170,8 @@ class Scope:
         del self._open[name]
         if record is not None:
             self.ids[name] = record.rollout_id
+            if record.ending.is_infrastructure:
+                self.broken = self.broken or record
         return record
 
 
