@@ -194,7 +194,8 @@ class ManyServers:
             return
         index, own = owner
         renamed = {**message, "params": {**params_of(message), parameter: own}}
-        headers = with_name(self._headers(index, exchange), own)
+        headers = self._headers(index, exchange)
+        headers = with_name(headers, own) if own != name else headers
         async with self._links[index].ask("POST", headers, renamed) as answer:
             await pass_on(exchange, answer, self._renamed(index))
 

@@ -109,7 +109,10 @@ class ToolCall:
         given = cast("dict[str, Any]", params.get("_meta") or {})
         meta = {**given, "traceparent": self._recorder.traceparent, KEY_META: call.key}
         message = {**self._message, "params": {**params, "name": route.own_name, "_meta": meta}}
-        headers = with_header(with_name(route.headers, route.own_name), KEY_HEADER, call.key)
+        # A name that is not ours to change keeps its header: a server checks the two against each other.
+        named = route.own_name != self._recorder.name
+        headers = with_name(route.headers, route.own_name) if named else route.headers
+        headers = with_header(headers, KEY_HEADER, call.key)
         resumable = False
         async with route.link.ask("POST", headers, message) as answer:
             async for event in answer.events():

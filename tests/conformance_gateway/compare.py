@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import shlex
 import sys
 import tempfile
@@ -41,7 +42,7 @@ async def run_suite(command: str, url: str, version: str, folder: Path) -> Outco
     outcomes: Outcomes = {}
     for path in files:
         # Folders are called server-<scenario>-<time stamp>.
-        scenario = path.parent.name.removeprefix("server-").rsplit("-20", 1)[0]
+        scenario = re.sub(r"^server-|-\d{4}-\d\d-\d\dT.*$", "", path.parent.name)
         outcomes[scenario] = [(check["id"], check["status"]) for check in json.loads(path.read_text())]
     return outcomes
 
