@@ -158,7 +158,8 @@ def _put(tree: Tree, origin: dict[str, str], key: str, value: Any, where: str) -
 
 
 def _closest(key: str, keys: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    in_section = [known for known in keys if known.startswith(f"{key}.")]
+    near = in_section[:1] or difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
     if not near:
         last = {known.rsplit(".", 1)[-1]: known for known in reversed(keys)}
         match = difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.6)
