@@ -17,7 +17,9 @@ BASE = generated_base()
 
 
 def shown(count: int, sloppy: float) -> list[dict[str, Any]]:
-    given = argparse.Namespace(split="train", seed=3, offset=0, count=count, sloppy=sloppy, kinds=",".join(KINDS))
+    given = argparse.Namespace(
+        split="train", seed=3, offset=0, count=count, sloppy=sloppy, kinds=",".join(KINDS), levels=""
+    )
     return list(demonstrations(BASE, given))
 
 
