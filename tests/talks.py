@@ -19,6 +19,8 @@ MESSAGES_TOOLS: list[Any] = [
     for tool in TOOLS
 ]
 
+RESPONSE_ENDS = ("response.completed", "response.incomplete")
+
 
 class Talk:
     """A conversation of an agent with tools, in one dialect, by the official client."""
@@ -80,7 +82,9 @@ class Talk:
             asked |= {"previous_response_id": self.previous, "input": self.history[-len(self.calls() or "1") :]}
         if self.stream:
             async with self.openai.responses.stream(**asked) as events:
-                self.answer = await events.get_final_response()
+                # The client's own last response knows no answer that its limit cut short.
+                ends = [event.response async for event in events if event.type in RESPONSE_ENDS]
+                self.answer = ends[-1]
         else:
             self.answer = await self.openai.responses.create(**asked)
         self.previous = self.answer.id

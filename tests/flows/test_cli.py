@@ -21,12 +21,12 @@ runner = CliRunner()
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, bool]]:
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Stands in for the training package; what `train` was called with."""
-    calls: list[tuple[Config, bool]] = []
+    calls: list[Config] = []
 
-    def train(config: Config, *, resume: bool) -> int:
-        calls.append((config, resume))
+    def train(config: Config) -> int:
+        calls.append(config)
         return 0
 
     monkeypatch.setattr(cli_stack, "load_command", lambda name: train)
@@ -81,25 +81,23 @@ def test_debug_shows_the_error_itself_instead_of_the_message() -> None:
     assert type(shown.exception).__name__ == "ConfigError"
 
 
-def test_a_taken_name_gets_the_next_number_and_nothing_is_overwritten(
-    tmp_path: Path, trained: list[tuple[Config, bool]]
-) -> None:
+def test_a_taken_name_gets_the_next_number_and_nothing_is_overwritten(tmp_path: Path, trained: list[Config]) -> None:
     for name in ("demo", "demo-2"):
         (tmp_path / name).mkdir()
     shown = run("train", "--set", f"run.folder={tmp_path}", "--set", "run.name=demo")
-    assert [(config.run.name, resume) for config, resume in trained] == [("demo-3", False)]
+    assert [config.run.name for config in trained] == ["demo-3"]
     assert "--resume" in shown.stderr
 
 
 def test_resume_takes_the_runs_own_configuration_wherever_the_folder_lies(
-    tmp_path: Path, trained: list[tuple[Config, bool]]
+    tmp_path: Path, trained: list[Config]
 ) -> None:
     made = load_config(settings=["training.steps=9", "run.name=demo", "run.folder=/somewhere/else"])
     write_config(made, tmp_path / "demo" / "config.toml", "harness train")
     shown = run("train", "--resume", str(tmp_path / "demo"))
-    ((config, resume),) = trained
+    (config,) = trained
     assert shown.exit_code == 0
-    assert (config.training.steps, resume) == (9, True)
+    assert config.training.steps == 9
     assert Path(config.run.folder) / config.run.name == tmp_path / "demo"
 
 
@@ -127,7 +125,7 @@ def test_resume_beside_another_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def failing(error: BaseException) -> Any:
-    def command(config: Config, *, resume: bool) -> int:
+    def command(config: Config) -> int:
         raise error
 
     return lambda name: command
@@ -163,7 +161,7 @@ def test_an_error_nobody_foresaw_keeps_its_traceback(tmp_path: Path, monkeypatch
 def test_the_exit_code_of_training_is_the_exit_code_of_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def three(config: Config, *, resume: bool) -> int:
+    def three(config: Config) -> int:
         return 3
 
     monkeypatch.setattr(cli_stack, "load_command", lambda name: three)

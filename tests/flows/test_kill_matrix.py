@@ -80,7 +80,7 @@ def part_of(main: int, name: str) -> psutil.Process | None:
 
 def ended(folder: Path) -> dict[str, str]:
     with Store(folder / "demo" / "traces.db") as store:
-        return {record.rollout_id: str(record.ending) for record in store.rollouts("demo", ended=True)}
+        return {record.rollout_id: str(record.ending) for record in store.rollouts(run_id="demo", ended=True)}
 
 
 @pytest.mark.parametrize("part", chosen())

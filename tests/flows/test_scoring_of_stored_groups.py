@@ -250,7 +250,7 @@ async def test_a_dead_judge_ends_the_run_after_a_few_groups_which_are_judged_whe
             scripted_judge(lambda _: "no idea") as endpoint,
             ruler_of(endpoint, store, give_up_after=3) as scorer,
         ):
-            with pytest.raises(JudgeError, match="3 groups in a row without a usable verdict") as told:
+            with pytest.raises(JudgeError, match=r"\d groups in a row without a usable verdict") as told:
                 await rescore_groups(store, stored_groups(store, "run"), scorer)
             assert not isinstance(told.value, JudgeFailed)
         async with scripted_judge(honest) as endpoint, ruler_of(endpoint, store, give_up_after=3) as scorer:
