@@ -149,6 +149,8 @@ async def _all(awaitables: Sequence[Awaitable[T]]) -> list[T]:
         return await asyncio.gather(*running)
     except BaseException:
         for task in running:
-            task.cancel()
+            # A second cancellation would break off the ending of a rollout that the first one began.
+            if not (isinstance(task, asyncio.Task) and task.cancelling()):
+                task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         raise
