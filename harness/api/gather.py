@@ -150,7 +150,7 @@ async def _all(awaitables: Sequence[Awaitable[T]]) -> list[T]:
     except BaseException:
         for task in running:
             # A second cancellation would break off the ending of a rollout that the first one began.
-            if not (isinstance(task, asyncio.Task) and task.cancelling()):
+            if not task.cancelling():
                 task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         raise
