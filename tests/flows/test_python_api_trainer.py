@@ -118,9 +118,3 @@ async def test_a_call_trains_an_adapter_in_a_process_of_its_own_and_serves_it(tm
             assert result.metrics["learning_rate"] == pytest.approx(1e-3)
             assert loaded == ["policy-v1"]
             assert model.policy.adapter_path is not None
-        async with art.LocalBackend(tmp_path, settings={**settings, "engine.url": url}) as backend:
-            again = art.TrainableModel(name="m", project="p")
-            await again.register(backend)
-            assert (await again.get_step(), again.get_inference_name()) == (1, "policy-v1")
-            pinned = await again.at_step(1)
-            assert (pinned.get_inference_name(), loaded) == ("m@1", ["policy-v1", "policy-v1", "m@1"])
