@@ -40,9 +40,14 @@ class LocalBackend:
             raise ConfigError(
                 f"register {model.name!r} twice", f"{folder} is in use", "give each model a name of its own"
             )
-        # Every step is a checkpoint, since a caller that was told of a step must find it again.
-        given = {"tools.server": self._tools or "none", "training.checkpoint_every": 1}
-        place = {"run.folder": str(self._path / model.project), "run.name": model.name, "model.name": model.base_model}
+        given = {"tools.server": self._tools or "none"}
+        # Every step is a checkpoint, whatever is set: a caller that was told of a step must find it again.
+        place = {
+            "training.checkpoint_every": 1,
+            "run.folder": str(self._path / model.project),
+            "run.name": model.name,
+            "model.name": model.base_model,
+        }
         config = load_config(flags={**given, **self._settings, **model.settings, **place})
         run = await self._parts.enter_async_context(open_run(config))
         self._names.add(folder)

@@ -53,7 +53,7 @@ class CallTrainer:
         self._process = None
 
     async def wait_until_taken(self, store: Store, run_id: str, group_id: str, before: int) -> Taken:
-        """Wait until the group is used up and, where a step after `before` did that, its policy is served.
+        """Wait until the group is used up and, where a step after `before` did that, its policy served and kept.
 
         Raises TrainingError where the trainer ends instead.
         """
@@ -61,10 +61,10 @@ class CallTrainer:
             step = await asyncio.to_thread(step_of, store, run_id, group_id)
             if step is not None and step <= before:
                 return Taken(step, {})
-            latest = await asyncio.to_thread(store.latest_policy, run_id)
-            served = step is not None and latest is not None and latest.version >= step
-            if step is not None and served and (metrics := metrics_of(self._folder, step)):
-                return Taken(step, metrics)
+            # The checkpoint comes last: a step that was told of before it is lost when the backend closes right then.
+            kept = await asyncio.to_thread(store.latest_checkpoint, run_id)
+            if step is not None and kept is not None and kept.policy_version >= step:
+                return Taken(step, metrics_of(self._folder, step))
             self._check()
             await asyncio.sleep(_POLL_S)
 

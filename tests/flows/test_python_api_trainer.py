@@ -108,15 +108,19 @@ async def say(model: art.TrainableModel, number: int) -> art.Trajectory:
 
 async def test_a_call_trains_an_adapter_in_a_process_of_its_own_and_serves_it(tmp_path: Path) -> None:
     settings = {"wandb.mode": "disabled", "training.warmup_steps": 0, "training.device": "cpu"}
-    async with (
-        adapter_engine() as (url, loaded),
-        art.LocalBackend(tmp_path, settings={**settings, "engine.url": url}) as backend,
-    ):
-        model = art.TrainableModel(name="m", project="p")
-        await model.register(backend)
-        groups = await art.gather_trajectory_groups([art.TrajectoryGroup(say(model, n) for n in range(3))])
-        result = await model.train(groups, config=art.TrainConfig(learning_rate=1e-3))
-        assert (result.step, result.trained, result.metrics["batch/rows"]) == (1, True, 3.0)
-        assert result.metrics["learning_rate"] == pytest.approx(1e-3)
-        assert loaded == ["policy-v1"]
-        assert model.policy.adapter_path is not None
+    async with adapter_engine() as (url, loaded):
+        async with art.LocalBackend(tmp_path, settings={**settings, "engine.url": url}) as backend:
+            model = art.TrainableModel(name="m", project="p")
+            await model.register(backend)
+            groups = await art.gather_trajectory_groups([art.TrajectoryGroup(say(model, n) for n in range(3))])
+            result = await model.train(groups, config=art.TrainConfig(learning_rate=1e-3))
+            assert (result.step, result.trained, result.metrics["batch/rows"]) == (1, True, 3.0)
+            assert result.metrics["learning_rate"] == pytest.approx(1e-3)
+            assert loaded == ["policy-v1"]
+            assert model.policy.adapter_path is not None
+        async with art.LocalBackend(tmp_path, settings={**settings, "engine.url": url}) as backend:
+            again = art.TrainableModel(name="m", project="p")
+            await again.register(backend)
+            assert (await again.get_step(), again.get_inference_name()) == (1, "policy-v1")
+            pinned = await again.at_step(1)
+            assert (pinned.get_inference_name(), loaded) == ("m@1", ["policy-v1", "policy-v1", "m@1"])
