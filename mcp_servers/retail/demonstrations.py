@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_servers.drafts import Action
+from mcp_servers.generator import Task, expert_actions
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.requests import wanted
 from mcp_servers.retail.state import ORDERS, PRODUCTS, Retail, open_retail
-from mcp_servers.retail.tasks import KINDS, Task, expert_actions, generate_tasks, policy, sloppy_actions
+from mcp_servers.retail.tasks import KINDS, generate_tasks, policy, sloppy_actions
 from mcp_servers.retail.tools import TOOLS, call_tool
 from mcp_servers.retail.wording import phrases
 from mcp_servers.state import Base, Entity, canonical

@@ -20,7 +20,8 @@ from harness.scoring.rubric import load_rubric
 from harness.scoring.ruler_prompt import estimate_tokens
 from harness.scoring.transcript import transcript_of
 from harness.task import Task
-from mcp_servers.retail.tasks import expert_actions, sloppy_actions
+from mcp_servers.generator import expert_actions
+from mcp_servers.retail.tasks import sloppy_actions
 from tests.rollout_world import AGENTS, POLICY, open_rollout_world, tool_call
 from traces.trajectory import Group
 

@@ -16,10 +16,11 @@ import httpx2
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
+from mcp_servers.generator import expert_actions
 from mcp_servers.retail.__main__ import run
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.server import retail_world
-from mcp_servers.retail.tasks import expert_actions, generate_tasks
+from mcp_servers.retail.tasks import generate_tasks
 from mcp_servers.session_server import SessionServer
 from mcp_servers.sessions import Sessions
 from mcp_servers.state import Base, State

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from mcp_servers.generator import expert_actions
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.demonstrations import converse, tool_schemas
-from mcp_servers.retail.tasks import expert_actions, generate_tasks, policy
+from mcp_servers.retail.tasks import generate_tasks, policy
 from training.nano.episodes import Demonstrations, encode_episodes, render_prefix
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "training" / "nano" / "weights"
