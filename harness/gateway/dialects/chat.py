@@ -6,16 +6,16 @@ Source: OpenAI API reference, chat/create and chat/streaming; vLLM's additions a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from harness.gateway.dialects import chunks
 from harness.gateway.dialects.bodies import decode_body, pick, picker
-from harness.gateway.failures import Failure
+from harness.gateway.dialects.chunks import ChunkWriter, wanted_choices, write_choice
 from harness.gateway.record import AnswerRecord
-from harness.gateway.replies import ChatChoice
-from harness.gateway.request import BadRequest, ModelAnswer, ModelRequest, Sampled
+from harness.gateway.request import BadRequest, ModelAnswer, ModelRequest
 
 NAME: str = "chat"
 """What spans call this dialect."""
@@ -78,7 +78,7 @@ def parse(content: bytes, record: AnswerRecord) -> ModelRequest:
         messages=body.messages,
         tools=body.tools,
         model=body.model,
-        n=body.n or 1,
+        n=wanted_choices(body.n),
         stream=bool(body.stream),
         sampling=pick(_SAMPLING, content),
         constraints=pick(_CONSTRAINTS, content),
@@ -97,8 +97,6 @@ def _check(body: _ChatBody) -> None:
         raise BadRequest("functions is superseded by tools: send tools", "functions")
     if body.modalities and body.modalities != ["text"]:
         raise BadRequest(f"modalities {body.modalities} can't be served: only text", "modalities")
-    if body.n is not None and not 1 <= body.n <= 128:
-        raise BadRequest(f"n is {body.n}, not between 1 and 128", "n")
 
 
 def remember(record: AnswerRecord, request: ModelRequest, answer: ModelAnswer) -> None:
@@ -112,24 +110,15 @@ def write_answer(request: ModelRequest, answer: ModelAnswer) -> bytes:
         "object": "chat.completion",
         "created": answer.created,
         "model": request.model,
-        "choices": [_choice(request, sampled) for sampled in answer.choices],
+        "choices": [
+            write_choice(request, sampled, {"message": _with_reasoning_content(sampled.message)})
+            for sampled in answer.choices
+        ],
         "usage": answer.usage,
     }
     if request.wants_ids and answer.choices[0].tokens is not None:
         body["prompt_token_ids"] = answer.choices[0].tokens.prompt_ids_T.tolist()
     return msgspec.json.encode(body)
-
-
-def _choice(request: ModelRequest, sampled: Sampled) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": sampled.index,
-        "message": _with_reasoning_content(sampled.message),
-        "finish_reason": sampled.finish_reason,
-        "logprobs": sampled.logprobs if request.wants_logprobs else None,
-    }
-    if request.wants_ids and sampled.tokens is not None:
-        choice["token_ids"] = sampled.tokens.completion_ids_T.tolist()
-    return choice
 
 
 def write_models(name: str, created: int, *, listed: bool) -> bytes:
@@ -138,10 +127,7 @@ def write_models(name: str, created: int, *, listed: bool) -> bytes:
     return msgspec.json.encode({"object": "list", "data": [model]} if listed else model)
 
 
-def write_error(failure: Failure) -> bytes:
-    """An error in the shape that the official clients turn into exceptions."""
-    error = {"message": failure.message, "type": failure.kind, "param": failure.param, "code": failure.code}
-    return msgspec.json.encode({"error": error})
+write_error = chunks.write_error
 
 
 def stream_writer(request: ModelRequest) -> ChatStreamWriter:
@@ -149,46 +135,15 @@ def stream_writer(request: ModelRequest) -> ChatStreamWriter:
     return ChatStreamWriter(request)
 
 
-class ChatStreamWriter:
-    """Writes `chat.completion.chunk` events."""
+class ChatStreamWriter(ChunkWriter):
+    """Writes `chat.completion.chunk` events; the engine's first delta carries the role."""
 
     def __init__(self, request: ModelRequest) -> None:
-        self._request = request
-        self._head: dict[str, Any] = {}
+        super().__init__(request, "chat.completion.chunk")
 
-    def begin(self, answer_id: str, created: int, prompt_tokens: int) -> Iterable[bytes]:
-        """Nothing yet: the engine's first delta carries the role."""
-        self._head = {
-            "id": answer_id, "object": "chat.completion.chunk", "created": created, "model": self._request.model,
-        }  # fmt: skip
-        return ()
-
-    def delta(self, choice: ChatChoice) -> Iterable[bytes]:
-        """One chunk, unless the choice brings nothing but its end."""
-        delta = {name: value for name, value in (choice.delta or {}).items() if value is not None}
-        if not delta and not choice.token_ids:
-            return ()
-        part: dict[str, Any] = {"index": choice.index, "delta": _with_reasoning_content(delta), "finish_reason": None}
-        if self._request.wants_logprobs:
-            part["logprobs"] = choice.logprobs
-        if self._request.wants_ids:
-            part["token_ids"] = choice.token_ids
-        return (self._chunk([part]),)
-
-    def finish(self, answer: ModelAnswer) -> Iterable[bytes]:
-        """A chunk with the finish reason of each choice, token counts where they are wanted, and the end."""
-        for sampled in answer.choices:
-            yield self._chunk([{"index": sampled.index, "delta": {}, "finish_reason": sampled.finish_reason}])
-        if self._request.wants_usage:
-            yield self._chunk([], usage=answer.usage)
-        yield b"data: [DONE]\n\n"
-
-    def fail(self, failure: Failure) -> Iterable[bytes]:
-        """The error as an event, which the official clients raise."""
-        return (b"data: " + write_error(failure) + b"\n\n",)
-
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return b"data: " + msgspec.json.encode({**self._head, "choices": choices, **more}) + b"\n\n"
+    def said(self, delta: Mapping[str, Any]) -> dict[str, Any]:
+        """The delta, without what the engine left empty."""
+        return {"delta": _with_reasoning_content({name: value for name, value in delta.items() if value is not None})}
 
 
 def _with_reasoning_content(message: dict[str, Any]) -> dict[str, Any]:

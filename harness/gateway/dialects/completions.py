@@ -7,16 +7,15 @@ It knows nothing about the engine, rollouts or tokens. Source: OpenAI API refere
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from harness.gateway.dialects import chat
+from harness.gateway.dialects import chunks
 from harness.gateway.dialects.bodies import decode_body, encode_messages, pick, picker
-from harness.gateway.failures import Failure
+from harness.gateway.dialects.chunks import ChunkWriter, wanted_choices, write_choice
 from harness.gateway.record import AnswerRecord, WrittenText
-from harness.gateway.replies import ChatChoice
 from harness.gateway.request import BadRequest, ModelAnswer, ModelRequest, Sampled
 
 NAME: str = "completions"
@@ -27,6 +26,7 @@ _SAMPLING = picker(
 )
 _CONSTRAINTS = picker("stop stop_token_ids")
 _DEFAULT_MAX_TOKENS = 16
+_KIND = "text_completion"
 
 
 class _CompletionsBody(msgspec.Struct):
@@ -64,14 +64,11 @@ def parse(content: bytes, record: AnswerRecord) -> ModelRequest:
     body = decode_body(_BODY, content)
     _refuse(body)
     prompt = body.prompt[0] if isinstance(body.prompt, list) else body.prompt
-    n = body.n if body.n is not None else 1
-    if not 1 <= n <= 128:
-        raise BadRequest(f"n is {n}, not between 1 and 128", "n")
     return ModelRequest(
         messages=_messages(prompt, record),
         tools=msgspec.Raw(b"null"),
         model=body.model,
-        n=n,
+        n=wanted_choices(body.n),
         stream=bool(body.stream),
         sampling=pick(_SAMPLING, content),
         constraints=pick(_CONSTRAINTS, content),
@@ -118,28 +115,25 @@ def remember(record: AnswerRecord, request: ModelRequest, answer: ModelAnswer) -
 
 def write_answer(request: ModelRequest, answer: ModelAnswer) -> bytes:
     """The whole answer."""
-    choices = [_choice(request, sampled) for sampled in answer.choices]
-    return msgspec.json.encode({**_head(request, answer.id, answer.created), "choices": choices, "usage": answer.usage})
-
-
-def _head(request: ModelRequest, answer_id: str, created: int) -> dict[str, Any]:
-    return {"id": answer_id, "object": "text_completion", "created": created, "model": request.model}
+    body: dict[str, Any] = {
+        "id": answer.id,
+        "object": _KIND,
+        "created": answer.created,
+        "model": request.model,
+        "choices": [_choice(request, sampled) for sampled in answer.choices],
+        "usage": answer.usage,
+    }
+    return msgspec.json.encode(body)
 
 
 def _choice(request: ModelRequest, sampled: Sampled) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": sampled.index,
-        "text": sampled.message.get("content") or "",
-        "finish_reason": sampled.finish_reason,
-        "logprobs": sampled.logprobs if request.wants_logprobs else None,
-    }
+    choice = write_choice(request, sampled, {"text": sampled.message.get("content") or ""})
     if request.wants_ids and sampled.tokens is not None:
-        choice["token_ids"] = sampled.tokens.completion_ids_T.tolist()
         choice["prompt_token_ids"] = sampled.tokens.prompt_ids_T.tolist()
     return choice
 
 
-write_error = chat.write_error
+write_error = chunks.write_error
 
 
 def stream_writer(request: ModelRequest) -> CompletionsStreamWriter:
@@ -147,42 +141,12 @@ def stream_writer(request: ModelRequest) -> CompletionsStreamWriter:
     return CompletionsStreamWriter(request)
 
 
-class CompletionsStreamWriter:
+class CompletionsStreamWriter(ChunkWriter):
     """Writes `text_completion` chunks."""
 
     def __init__(self, request: ModelRequest) -> None:
-        self._request = request
-        self._head: dict[str, Any] = {}
+        super().__init__(request, _KIND)
 
-    def begin(self, answer_id: str, created: int, prompt_tokens: int) -> Iterable[bytes]:
-        """Nothing: every chunk says what it belongs to."""
-        self._head = _head(self._request, answer_id, created)
-        return ()
-
-    def delta(self, choice: ChatChoice) -> Iterable[bytes]:
-        """One chunk of text."""
-        text = (choice.delta or {}).get("content") or ""
-        if not text and not choice.token_ids:
-            return ()
-        part: dict[str, Any] = {"index": choice.index, "text": text, "finish_reason": None, "logprobs": None}
-        if self._request.wants_logprobs:
-            part["logprobs"] = choice.logprobs
-        if self._request.wants_ids:
-            part["token_ids"] = choice.token_ids
-        return (self._chunk([part]),)
-
-    def finish(self, answer: ModelAnswer) -> Iterable[bytes]:
-        """The finish reasons, token counts where they are wanted, and the end."""
-        for sampled in answer.choices:
-            end = {"index": sampled.index, "text": "", "finish_reason": sampled.finish_reason, "logprobs": None}
-            yield self._chunk([end])
-        if self._request.wants_usage:
-            yield self._chunk([], usage=answer.usage)
-        yield b"data: [DONE]\n\n"
-
-    def fail(self, failure: Failure) -> Iterable[bytes]:
-        """The error as an event, which the official clients raise."""
-        return (b"data: " + write_error(failure) + b"\n\n",)
-
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return b"data: " + msgspec.json.encode({**self._head, "choices": choices, **more}) + b"\n\n"
+    def said(self, delta: Mapping[str, Any]) -> dict[str, Any]:
+        """New text."""
+        return {"text": delta.get("content") or ""}

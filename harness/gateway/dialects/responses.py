@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from harness.gateway.dialects import chat
+from harness.gateway.dialects import chunks
 from harness.gateway.dialects.bodies import decode_body, encode_messages, pick, picker, response_format
 from harness.gateway.dialects.items import output_items, read_input, read_tools
 from harness.gateway.dialects.response import Asked, response_id, response_object
@@ -192,7 +192,7 @@ def write_count(tokens: int) -> bytes:
     return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-write_error = chat.write_error
+write_error = chunks.write_error
 
 
 def stream_writer(request: ModelRequest) -> ResponsesStreamWriter:
