@@ -9,21 +9,18 @@ gateway. Needs Node 22 or newer for the suite.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
 import re
-import shlex
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
-from harness.gateway.keys import ToolDoor
-from tests.tool_doors import serve_gateway
+from tests.conformance_gateway.both_ways import gateway_before, main, run
 
 VERSIONS = ("2025-11-25", "2026-07-28")
 SUITE = "npx --yes @modelcontextprotocol/conformance@0.2.0-alpha.12"
+
+RESULT_FOLDER = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 Outcomes = dict[str, list[tuple[str, str]]]
 """Scenario → (check, outcome) in the order in which they were made."""
@@ -32,19 +29,25 @@ Outcomes = dict[str, list[tuple[str, str]]]
 async def run_suite(command: str, url: str, version: str, folder: Path) -> Outcomes:
     """Run all scenarios of a protocol version; returns what each check said."""
     flags = ["server", "--url", url, "--suite", "all", "--spec-version", version, "--output-dir", str(folder)]
-    process = await asyncio.create_subprocess_exec(
-        *shlex.split(command), *flags, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    said, _ = await process.communicate()
+    _, said = await run(command, *flags)
     files = sorted(folder.rglob("checks.json"))
     if not files:
-        raise SystemExit(f"{command} left no results in {folder}; it said:\n{said.decode(errors='replace')[-2000:]}")
+        raise SystemExit(f"{command} left no results in {folder}; it said:\n{said[-2000:]}")
     outcomes: Outcomes = {}
     for path in files:
-        # Folders are called server-<scenario>-<time stamp>.
-        scenario = re.sub(r"^server-|-\d{4}-\d\d-\d\dT.*$", "", path.parent.name)
+        scenario = scenario_of(path.parent.name)
         outcomes[scenario] = [(check["id"], check["status"]) for check in json.loads(path.read_text())]
     return outcomes
+
+
+def scenario_of(folder: str) -> str:
+    """The scenario of a folder called `server-<scenario>-<ISO time>`; raises SystemExit for any other name."""
+    found = RESULT_FOLDER.fullmatch(folder)
+    if found is None:
+        raise SystemExit(
+            f"the suite left its results in {folder!r}, not server-<scenario>-<time>: another version of it?"
+        )
+    return found["scenario"]
 
 
 def told(checks: list[tuple[str, str]]) -> str:
@@ -56,11 +59,10 @@ async def compare(url: str, command: str) -> int:
     """Run both versions on both ways; returns how many scenarios differ."""
     differing = 0
     for version in VERSIONS:
-        async with serve_gateway() as gateway:
-            rollout = gateway.open(ToolDoor("reference", url))
+        async with gateway_before(url) as gateway_url:
             with tempfile.TemporaryDirectory() as folder:
                 direct = await run_suite(command, url, version, Path(folder) / "direct")
-                through = await run_suite(command, gateway.mcp_url(rollout), version, Path(folder) / "through")
+                through = await run_suite(command, gateway_url, version, Path(folder) / "through")
         for scenario in sorted(direct | through):
             before, after = direct.get(scenario, []), through.get(scenario, [])
             differing += before != after
@@ -72,14 +74,5 @@ async def compare(url: str, command: str) -> int:
     return differing
 
 
-def main() -> int:
-    """Compare; 1 where something differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", required=True, help="MCP address of the running reference server")
-    parser.add_argument("--suite", default=SUITE, help="how the suite is started")
-    arguments = parser.parse_args()
-    return int(asyncio.run(compare(arguments.url, arguments.suite)) > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(__doc__, SUITE, compare)

@@ -8,14 +8,10 @@ Inspector prints differs. Needs Node 22 or newer.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import itertools
 import shlex
-import sys
 
-from harness.gateway.keys import ToolDoor
-from tests.tool_doors import serve_gateway
+from tests.conformance_gateway.both_ways import gateway_before, main, run
 
 INSPECTOR = "npx --yes @modelcontextprotocol/inspector@2.12.0"
 COMMANDS = (
@@ -37,37 +33,23 @@ COMMANDS = (
 
 async def inspect(inspector: str, url: str, era: str, command: str) -> tuple[int | None, str]:
     """Run one command; its exit code and what it printed."""
-    argv = [*shlex.split(inspector), "--cli", url, "--transport", "http", "--protocol-era", era]
-    argv += ["--method", *shlex.split(command)]
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    said, _ = await process.communicate()
-    return process.returncode, said.decode(errors="replace").replace(url, "<url>")
+    flags = ["--cli", url, "--transport", "http", "--protocol-era", era, "--method", *shlex.split(command)]
+    code, said = await run(inspector, *flags)
+    return code, said.replace(url, "<url>")
 
 
 async def compare(url: str, inspector: str) -> int:
     """Run every command on both ways; returns how many differ."""
     differing = 0
-    async with serve_gateway() as gateway:
-        rollout = gateway.open(ToolDoor("reference", url))
+    async with gateway_before(url) as gateway_url:
         for era, command in itertools.product(("legacy", "modern"), COMMANDS):
             directly = await inspect(inspector, url, era, command)
-            through = await inspect(inspector, gateway.mcp_url(rollout), era, command)
+            through = await inspect(inspector, gateway_url, era, command)
             differing += directly != through
             outcome = "same" if directly == through else f"{directly}\n  through: {through}"
             print(f"{era:<7} {command:<85} exit {directly[0]}  {outcome}", flush=True)
     return differing
 
 
-def main() -> int:
-    """Compare; 1 where something differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", required=True, help="MCP address of the running reference server")
-    parser.add_argument("--inspector", default=INSPECTOR, help="how the Inspector is started")
-    arguments = parser.parse_args()
-    return int(asyncio.run(compare(arguments.url, arguments.inspector)) > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(__doc__, INSPECTOR, compare)
