@@ -95,10 +95,10 @@ def _call(call: Mapping[str, Any]) -> list[Any]:
     arguments = function.get("arguments") or "{}"
     try:
         parsed: Any = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        # The policy wrote broken JSON: as text it is as good a key.
-        parsed = arguments
-    return [function.get("name"), json.dumps(parsed, sort_keys=True)]
+        return [function.get("name"), json.dumps(parsed, sort_keys=True)]
+    except (ValueError, RecursionError):
+        # The policy wrote broken JSON, or nested it without end: as text it is as good a key.
+        return [function.get("name"), json.dumps(arguments)]
 
 
 def _link(chain: bytes, key: bytes) -> bytes:

@@ -7,6 +7,7 @@ The gateways and importers make spans, `store.py` keeps them, `assemble.py` read
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +20,8 @@ from traces.trajectory import Ids, Logprobs
 # SystemRandom reads the kernel for every id; a generator seeded from it once gives unique ids far cheaper.
 _RANDOM = random.Random(random.SystemRandom().getrandbits(256))
 
+_TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+
 
 def new_trace_id() -> str:
     """A W3C trace id: 32 lowercase hex digits, not all zero."""
@@ -28,6 +31,12 @@ def new_trace_id() -> str:
 def new_span_id() -> str:
     """A W3C parent id: 16 lowercase hex digits, not all zero."""
     return f"{_RANDOM.getrandbits(64) or 1:016x}"
+
+
+def parent_within(trace_id: str, traceparent: object) -> str | None:
+    """The span that a W3C `traceparent` names, where it is one and of this trace; anything else says nothing."""
+    found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    return found[2] if found is not None and found[1] == trace_id and int(found[2], 16) else None
 
 
 class SpanKind(StrEnum):

@@ -127,7 +127,7 @@ class AdminApi:
                     self.doors.gate.resume()
                 case _:
                     return _error(404, f"there is no {method} /admin/{'/'.join(parts)}")
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return _error(400, f"the body is not what this call takes: {error}")
         return 200, msgspec.json.encode({"paused": self.doors.gate.paused, "policy": self.policy})
 

@@ -151,11 +151,11 @@ class Answerer:
         prepared = answered.prepared
         call, prompt = prepared.call, prepared.prompt
         spans: list[Span] = []
-        for sampled in answered.answer.choices:
-            node = call.turns.attach(call.reading.conversation, sampled, prompt.rendered)
-            fork = node.fork if node is not None else None
-            spans.append(call.record.answered(call.reading, sampled, prompt.how, prepared.body, fork))
         try:
+            for sampled in answered.answer.choices:
+                node = call.turns.attach(call.reading.conversation, sampled, prompt.rendered)
+                fork = node.fork if node is not None else None
+                spans.append(call.record.answered(call.reading, sampled, prompt.how, prepared.body, fork))
             await self._record(spans)
         except Exception as error:
             call.turns.rollout.fail(Ending.GATEWAY_ERROR, f"an answer could not be recorded: {error}")

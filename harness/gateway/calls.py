@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from yarl import URL
 
 from harness.gateway.keys import AskedCall, LiveRollout, ToolDoor
-from harness.gateway.toolserver import ToolServerFailure
+from harness.gateway.toolserver import ToolServerFailure, objects_of
 from traces import semconv
 from traces.build import Outcome, Place, ToolUse, tool_span
-from traces.span import Span, new_span_id
+from traces.span import Span, new_span_id, parent_within
 
 
 class CallRecorder:
@@ -40,9 +40,7 @@ class CallRecorder:
     def note_request(self, request_id: object, traceparent: object) -> None:
         """What the agent's request says of itself: its JSON-RPC id, and its span where it is instrumented."""
         self._request[semconv.JSONRPC_REQUEST_ID] = str(request_id)
-        fields = traceparent.split("-") if isinstance(traceparent, str) else []
-        if len(fields) == 4 and fields[1] == self._rollout.trace_id:
-            self._parent_id = fields[2]
+        self._parent_id = parent_within(self._rollout.trace_id, traceparent) or self._parent_id
 
     def span(
         self,
@@ -108,7 +106,7 @@ def take_asked_call(asked_calls: list[AskedCall], name: str, arguments: Any) -> 
 def _is_json_of(text: str, value: Any) -> bool:
     try:
         return json.loads(text or "{}") == value
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -117,8 +115,10 @@ def result_text(result: Mapping[str, Any]) -> str:
 
     Where there is no part: the structured content, or what a server asks for before it goes on (`input_required`).
     """
-    parts = cast("list[Mapping[str, Any]]", result.get("content") or [])
+    parts = objects_of(result.get("content"))
     if not parts:
         whole = next((result[name] for name in ("structuredContent", "inputRequests") if name in result), None)
         return "" if whole is None else json.dumps(whole)
-    return "\n".join(str(part["text"]) if part.get("type") == "text" else json.dumps(part) for part in parts)
+    return "\n".join(
+        str(part["text"]) if part.get("type") == "text" and "text" in part else json.dumps(part) for part in parts
+    )

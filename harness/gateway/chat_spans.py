@@ -15,7 +15,7 @@ from harness.gateway.transcript import Reading
 from traces import semconv
 from traces.build import ModelCall, Outcome, Place, chat_span
 from traces.node import Fork
-from traces.span import Span
+from traces.span import Span, parent_within
 
 _SAMPLING_NAMES = {
     "temperature": semconv.REQUEST_TEMPERATURE,
@@ -105,11 +105,9 @@ class CallRecord:
 
     def _place(self) -> Place:
         rollout = self.rollout
-        parts = self.traceparent.split("-")
-        joined = len(parts) == 4 and parts[1] == rollout.trace_id
         return Place(
             trace_id=rollout.trace_id,
-            parent_id=parts[2] if joined else rollout.parent_span_id,
+            parent_id=parent_within(rollout.trace_id, self.traceparent) or rollout.parent_span_id,
             rollout_id=rollout.rollout_id,
             group_id=rollout.group_id,
             run_id=rollout.run_id,

@@ -30,7 +30,9 @@ class ConnectionBroken(Exception):
 class _Connection(asyncio.Protocol):
     """One connection: a request at a time, its answer in parts as they arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self.transport: asyncio.Transport | None = None
         self.idle_since_s = 0.0
         self.status = 0
@@ -52,7 +54,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's: nothing more will come."""
-        self.broken = str(exc) if exc is not None and str(exc) else "the server closed the connection"
+        said = str(exc) if exc is not None else ""
+        self.broken = self.broken or said or "the server closed the connection"
         self._tell()
 
     def data_received(self, data: bytes) -> None:
@@ -60,9 +63,12 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.broken = f"the answer is no HTTP: {error}"
-            self.close()
+            self._break(f"the answer is no HTTP: {error}")
         self._tell()
+
+    def _break(self, why: str) -> None:
+        self.broken = self.broken or why
+        self.close()
 
     def on_headers_complete(self) -> None:
         """The parser's: the head is through."""
@@ -70,7 +76,11 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """The parser's: a part of the body."""
-        self._parts.append(body)
+        self._bytes += len(body)
+        if self._bytes > self._most_bytes:
+            self._break(f"the answer is longer than {self._most_bytes} bytes")
+        elif self.broken is None:
+            self._parts.append(body)
 
     def on_message_complete(self) -> None:
         """The parser's: the answer is through."""
@@ -84,7 +94,7 @@ class _Connection(asyncio.Protocol):
     def send(self, request: bytes) -> None:
         """Begin a request."""
         assert self.transport is not None
-        self.status, self.done = 0, False
+        self.status, self.done, self._bytes = 0, False, 0
         self._parts.clear()
         self._parser = httptools.HttpResponseParser(self)
         self.transport.write(request)
@@ -143,6 +153,8 @@ class Connections:
     """How long an idle connection is kept: less than the server keeps it."""
     connect_timeout_s: float
     """Longest wait for a connection."""
+    most_bytes: int = 2**29
+    """Longest answer that is read: more than 128 answers with log-probabilities make."""
     _idle: list[_Connection] = field(default_factory=list[_Connection])
 
     @asynccontextmanager
@@ -178,12 +190,15 @@ class Connections:
         try:
             async with asyncio.timeout(self.connect_timeout_s):
                 loop = asyncio.get_running_loop()
-                _, connection = await loop.create_connection(_Connection, parts.hostname or "", port, ssl=secure)
+                _, connection = await loop.create_connection(self._make, parts.hostname or "", port, ssl=secure)
         except TimeoutError as error:
             raise ConnectionBroken(f"no connection in {self.connect_timeout_s:g} s", answered=False) from error
         except OSError as error:
             raise ConnectionBroken(error.strerror or str(error), answered=False) from error
         return connection
+
+    def _make(self) -> _Connection:
+        return _Connection(self.most_bytes)
 
     def _request(self, path: str, body: bytes) -> bytes:
         parts = urlsplit(self.url)

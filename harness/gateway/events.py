@@ -57,12 +57,14 @@ def _frame(data: bytes, event_id: str = "") -> bytes:
 
 
 def parse_message(content: bytes) -> dict[str, Any] | None:
-    """One JSON object, or None for anything else."""
+    """One JSON object, or None for anything else, an answer whose result is none included."""
     try:
         message = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return cast("dict[str, Any]", message) if isinstance(message, dict) else None
+    if not isinstance(message, dict) or not isinstance(cast("dict[str, Any]", message).get("result", {}), dict):
+        return None
+    return cast("dict[str, Any]", message)
 
 
 def parse_event(raw: bytes) -> Event:

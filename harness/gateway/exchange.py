@@ -103,7 +103,10 @@ class Exchange:
         if not _is_loopback(str(here)):
             return False
         origin = self.header("origin")
-        hosts = [urlsplit(f"//{self.header('host') or ''}").hostname, origin and urlsplit(origin).hostname]
+        try:
+            hosts = [urlsplit(f"//{self.header('host') or ''}").hostname, origin and urlsplit(origin).hostname]
+        except ValueError:
+            return True  # no address of ours is written like that
         return any(host is not None and not _is_loopback(str(host)) for host in hosts)
 
     async def read_message(self) -> dict[str, Any]:
@@ -111,7 +114,7 @@ class Exchange:
         content = await read_body(self.receive, _MAX_BODY_BYTES)
         try:
             message = json.loads(content, parse_constant=_no_constant)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadMessage(-32700, f"Parse error: the body is no JSON: {error}") from error
         if not isinstance(message, dict):
             # A batch would carry tool calls past the once law; MCP has none since 2025-06-18.

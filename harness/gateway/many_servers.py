@@ -26,6 +26,7 @@ from harness.gateway.toolserver import (
     ToolServerFailure,
     ToolServerLink,
     forwarded_headers,
+    objects_of,
     params_of,
     with_header,
     with_method,
@@ -134,21 +135,21 @@ class ManyServers:
     async def _all(self, exchange: Exchange, message: Mapping[str, Any]) -> list[tuple[dict[str, Any], Answer]]:
         return await asyncio.gather(*(self._ask(index, exchange, message) for index in range(len(self._links))))
 
-    async def _pages(
-        self, index: int, exchange: Exchange, message: Mapping[str, Any], key: str
-    ) -> list[dict[str, Any]]:
+    async def _pages(self, index: int, exchange: Exchange, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         """One server's whole list; empty where it doesn't know such lists."""
+        key, identity = _LISTS[message["method"]]
         items: list[dict[str, Any]] = []
         params = {name: value for name, value in params_of(message).items() if name != "cursor"}
         for _ in range(_MAX_PAGES):
             answer, _ = await self._ask(index, exchange, {**message, "params": params})
-            error = answer.get("error")
+            error = _error_of(answer)
             if error is not None and error.get("code") == _METHOD_NOT_FOUND:
                 return []
             if error is not None:
                 raise ToolServerFailure("refused", f"{message['method']}: {error.get('message')}", reached=True)
-            items += answer["result"].get(key, [])
-            cursor = answer["result"].get("nextCursor")
+            result: dict[str, Any] = answer.get("result") or {}
+            items += [item for item in objects_of(result.get(key)) if isinstance(item.get(identity), str)]
+            cursor = result.get("nextCursor")
             if cursor is None:
                 return items
             params["cursor"] = cursor
@@ -156,10 +157,8 @@ class ManyServers:
 
     async def _list(self, exchange: Exchange, method: str, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The joined list as the agent sees it; notes whose each item is."""
-        key, identity = _LISTS[method]
-        listed = await asyncio.gather(
-            *(self._pages(index, exchange, message, key) for index in range(len(self._links)))
-        )
+        identity = _LISTS[method][1]
+        listed = await asyncio.gather(*(self._pages(index, exchange, message) for index in range(len(self._links))))
         counts: dict[str, int] = {}
         for items in listed:
             for item in items:
@@ -280,6 +279,14 @@ def _envelope(exchange: Exchange) -> dict[str, Any]:
     info = {"name": _NAME, "version": "1"}
     keys = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY)
     return {"_meta": dict(zip(keys, (version, info, {}), strict=True))}
+
+
+def _error_of(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The error that a server answers with, in whatever form; None for a result."""
+    error = answer.get("error")
+    if error is None:
+        return None
+    return cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": str(error)}
 
 
 def _head(message: Mapping[str, Any]) -> dict[str, Any]:

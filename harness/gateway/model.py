@@ -203,7 +203,7 @@ def _call_record(rollout: LiveRollout, dialect: Dialect, scope: Scope) -> CallRe
         rollout,
         dialect.NAME,
         traceparent=header(scope, b"traceparent"),
-        retry_count=int(retries) if retries.isdigit() else 0,
+        retry_count=int(retries) if retries.isdecimal() and len(retries) < 10 else 0,
         agent_name=header(scope, b"x-agent-name"),
     )
 

@@ -5,10 +5,13 @@ It knows vLLM's JSON and nothing of how it is asked for. Called by upstream.py, 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+_MOST_PLACES = 4096  # choices of an answer, or calls of a message: a higher number is garbage
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Place = Annotated[int, msgspec.Meta(ge=0, lt=_MOST_PLACES)]
 NO_LOGPROBS = msgspec.Raw(b"null")
 """Stands for log-probabilities that an answer does not have."""
 
@@ -28,7 +31,7 @@ class _Logprobs(msgspec.Struct):
 class ChatChoice(msgspec.Struct):
     """One answer of a chat request, streamed or whole."""
 
-    index: int = 0
+    index: _Place = 0
     """Which of the n answers."""
     message: dict[str, Any] | None = None
     """The whole message."""
@@ -38,7 +41,7 @@ class ChatChoice(msgspec.Struct):
     """Why sampling stopped; None before it did."""
     stop_reason: int | str | None = None
     """Stop string or token; None at the end of the turn."""
-    token_ids: list[int] | None = None
+    token_ids: list[_TokenId] | None = None
     """Sampled ids (those of this chunk, when streamed)."""
     logprobs: msgspec.Raw = NO_LOGPROBS
     """As the engine wrote them, for clients that asked."""
@@ -53,7 +56,7 @@ class ChatReply(msgspec.Struct):
     """Unix seconds."""
     choices: list[ChatChoice] = []
     """n answers; in a chunk one or none."""
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[_TokenId] | None = None
     """What the engine read; in the first chunk only."""
     usage: dict[str, Any] | None = None
     """Token counts."""
@@ -66,15 +69,15 @@ class _TextChoice(msgspec.Struct):
 
     text: str = ""
     """Without the prompt."""
-    index: int = 0
+    index: _Place = 0
     """Which of the n answers."""
     finish_reason: str | None = None
     """Why sampling stopped; None before it did."""
     stop_reason: int | str | None = None
     """Stop string or token."""
-    token_ids: list[int] | None = None
+    token_ids: list[_TokenId] | None = None
     """Sampled ids."""
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[_TokenId] | None = None
     """What the engine read."""
     logprobs: msgspec.Raw = NO_LOGPROBS
     """As the engine wrote them."""
@@ -108,14 +111,28 @@ class TextReply(msgspec.Struct):
 class Rendered(msgspec.Struct):
     """A prompt that the engine rendered."""
 
-    token_ids: list[int]
+    token_ids: list[_TokenId]
     """The prompt."""
 
 
+class Tokenized(msgspec.Struct):
+    """A text as ids."""
+
+    tokens: list[_TokenId]
+    """The ids."""
+
+
+class Detokenized(msgspec.Struct):
+    """Ids as a text."""
+
+    prompt: str
+    """The text."""
+
+
 class _GeneratedChoice(msgspec.Struct):
-    token_ids: list[int]
+    token_ids: list[_TokenId]
     """Sampled ids."""
-    index: int = 0
+    index: _Place = 0
     """Which of the n answers."""
     finish_reason: str | None = None
     """Why sampling stopped."""
@@ -136,6 +153,65 @@ class Generated(msgspec.Struct):
     """Unix seconds."""
     usage: dict[str, Any] | None = None
     """Token counts."""
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    """Name of the tool."""
+    arguments: str | None = None
+    """JSON text, or what was meant to be."""
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Function | None = None
+    """What is called."""
+    id: str | None = None
+    """Its id; in the first delta only, when streamed."""
+    index: _Place | None = None
+    """Which of the answer's calls a delta belongs to."""
+
+
+class _Said(msgspec.Struct):
+    """The parts of a message, or of a delta, that are acted on."""
+
+    content: str | None = None
+    """What was said."""
+    reasoning: str | None = None
+    """What was thought."""
+    reasoning_content: str | None = None
+    """Older name of the same."""
+    tool_calls: list[_ToolCall] | None = None
+    """What was called."""
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+    """Of the prompt."""
+    reasoning_tokens: int | None = None
+    """Of the answer."""
+
+
+class _Usage(msgspec.Struct):
+    """The counts that are acted on."""
+
+    prompt_tokens: int | None = None
+    """Read."""
+    completion_tokens: int | None = None
+    """Sampled."""
+    prompt_tokens_details: _Details | None = None
+    """What of the prompt was kept from before."""
+    completion_tokens_details: _Details | None = None
+    """What of the answer was thought."""
+
+
+def check_said(reply: ChatReply) -> None:
+    """Raise msgspec.ValidationError where what was said, or counted, has another form than is read."""
+    for choice in reply.choices:
+        for said in (choice.message, choice.delta):
+            if said is not None:
+                msgspec.convert(said, _Said)
+    if reply.usage is not None:
+        msgspec.convert(reply.usage, _Usage)
 
 
 _LOGPROBS: msgspec.json.Decoder[_Logprobs | None] = msgspec.json.Decoder(_Logprobs | None)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from harness.gateway.prompts import Prompt
@@ -83,6 +84,11 @@ class Sampler:
 
     async def sample(self, body: dict[str, Any], reading: Reading, prompt: Prompt) -> ModelAnswer:
         """The answer to `body` (from `engine_body`); raises EngineFailure or EngineRefusal."""
+        answer = await self._sample(body, reading, prompt)
+        check_count(answer, body["n"])
+        return answer
+
+    async def _sample(self, body: dict[str, Any], reading: Reading, prompt: Prompt) -> ModelAnswer:
         if "prompt" in body:
             return read_reply(await self._upstream.complete(body))
         if prompt.ids is not None and not self.takes_ids_in_chat:
@@ -125,7 +131,13 @@ class Sampler:
         response = {"request_id": generated.request_id, "choices": [choice], "prompt_token_ids": ids}
         body = {"model": chat["model"], "generate_response": response, "chat_request": chat}
         reply = await self._upstream.derender(body)
-        return clean_message(reply.choices[0].message or {})
+        return read_reply(reply).choices[0].message
+
+
+def check_count(answer: ModelAnswer, wanted: int) -> None:
+    """Raise EngineFailure where an answer has not as many choices as were asked for."""
+    if len(answer.choices) != wanted:
+        raise EngineFailure(f"the engine gave {len(answer.choices)} answers where {wanted} were asked for")
 
 
 def read_reply(reply: ChatReply) -> ModelAnswer:
@@ -143,7 +155,7 @@ def read_choice(choice: ChatChoice, message: Mapping[str, Any], prompt_ids: list
         raise EngineFailure(f"the engine broke the answer off ({choice.finish_reason})")
     tokens = None
     if prompt_ids is not None and choice.token_ids is not None:
-        tokens = _tokens(prompt_ids, choice.token_ids, logprob_values(choice.logprobs))
+        tokens = _tokens(prompt_ids, choice.token_ids, _logprobs(choice))
     closed = _is_closed(choice.finish_reason, choice.stop_reason)
     return Sampled(
         choice.index,
@@ -163,6 +175,13 @@ def clean_message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_closed(finish_reason: str | None, stop_reason: int | str | None) -> bool:
     return finish_reason in ("stop", "tool_calls") and not isinstance(stop_reason, str)
+
+
+def _logprobs(choice: ChatChoice) -> list[float]:
+    try:
+        return logprob_values(choice.logprobs)
+    except msgspec.MsgspecError as error:
+        raise EngineFailure(f"the engine's log-probabilities have another form: {error}") from error
 
 
 def _tokens(prompt_ids: list[int], completion_ids: list[int], logprobs: list[float]) -> Tokens:

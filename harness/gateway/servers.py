@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 from harness.gateway.events import Event
 from harness.gateway.exchange import Exchange, Reply
-from harness.gateway.toolserver import Answer, Headers, ToolServerFailure, ToolServerLink, forwarded_headers
+from harness.gateway.toolserver import Answer, Headers, ToolServerFailure, ToolServerLink, forwarded_headers, objects_of
 
 Change = Callable[[Event], Awaitable[Event]]
 """Looks at an event on its way to the agent, and may put another in its place."""
@@ -76,8 +76,7 @@ class OneServer:
         if self.allowed is None or not event.answers or type(result) is not dict:
             return event
         found = cast("dict[str, Any]", result)
-        offered: list[dict[str, Any]] = found.get("tools", [])
-        tools = [tool for tool in offered if tool.get("name") in self.allowed]
+        tools = [tool for tool in objects_of(found.get("tools")) if str(tool.get("name")) in self.allowed]
         return event.replaced({**message, "result": {**found, "tools": tools}})
 
 

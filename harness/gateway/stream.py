@@ -18,7 +18,7 @@ from harness.gateway.failures import describe_failure
 from harness.gateway.http import end_events, send_frames, send_json, start_events
 from harness.gateway.replies import NO_LOGPROBS, ChatChoice, ChatReply
 from harness.gateway.request import ModelAnswer, Sampled
-from harness.gateway.sampling import read_choice
+from harness.gateway.sampling import check_count, read_choice
 from harness.gateway.upstream import EngineFailure
 
 
@@ -150,11 +150,16 @@ class _Assembly:
             choice.logprobs = msgspec.Raw(msgspec.json.encode({"content": self._logprobs.get(index, [])}))
             prompt_ids = self._prompt_ids if choice.token_ids else None
             choices.append(read_choice(choice, self._messages[index], prompt_ids))
-        return ModelAnswer(head.id, head.created, choices, self._usage)
+        answer = ModelAnswer(head.id, head.created, choices, self._usage)
+        check_count(answer, self._prepared.call.request.n)
+        return answer
 
 
 def _entries(raw: msgspec.Raw) -> list[Any]:
-    block = _LOGPROBS.decode(raw)
+    try:
+        block = _LOGPROBS.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise EngineFailure(f"the engine's log-probabilities have another form: {error}") from error
     if block is None:
         return []
     return block.content or [{"logprob": value} for value in block.token_logprobs or ()]

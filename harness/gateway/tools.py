@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from starlette.types import Receive, Scope, Send
@@ -35,6 +35,7 @@ from harness.gateway.toolserver import (
 from traces.trajectory import Ending
 
 INVALID_REQUEST = -32600
+INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 _STREAMS = ("subscriptions/listen",)
 _VERSION_HEADER = "mcp-protocol-version"
@@ -172,14 +173,19 @@ class ToolGateway:
     async def _call_tool(self, toolbox: _Toolbox, exchange: Exchange, message: dict[str, Any]) -> None:
         """Answer one tool call, or a repeat of one that is under way or done."""
         params = params_of(message)
-        meta: Mapping[str, Any] = params.get("_meta") or {}
+        meta: Any = params.get("_meta") or {}
+        if not isinstance(meta, dict):
+            await exchange.reply(error_reply(message.get("id"), INVALID_PARAMS, "_meta is no object"))
+            return
+        meta = cast("dict[str, Any]", meta)
+        key = meta.get(KEY_META)
         version = exchange.header(_VERSION_HEADER) or _UNNAMED_VERSION
         recorder = CallRecorder(toolbox.rollout, params["name"], params.get("arguments") or {}, version)
         made = ToolCall(toolbox.rollout, message, recorder, self._record)
         call, repeated = toolbox.ledger.claim(
             {name: value for name, value in params.items() if name != "_meta"},
             exchange,
-            agent_key=exchange.header(KEY_HEADER) or meta.get(KEY_META),
+            agent_key=exchange.header(KEY_HEADER) or (key if isinstance(key, str) else None),
             perform=lambda call: made.perform(toolbox.servers, call, self._call_timeout_s),
         )
         if not repeated:

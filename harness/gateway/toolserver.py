@@ -170,6 +170,12 @@ def with_method(headers: Headers, method: str) -> list[tuple[str, str]]:
     return list(headers)
 
 
+def objects_of(listed: object) -> list[dict[str, Any]]:
+    """The objects of a list that a server wrote; whatever else there is in it, or instead of it, is left out."""
+    items = cast("list[Any]", listed) if isinstance(listed, list) else []
+    return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
+
+
 def params_of(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message's parameters, empty where there are none."""
     params = message.get("params")

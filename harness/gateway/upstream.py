@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from harness.gateway.connections import Answer, ConnectionBroken, Connections
-from harness.gateway.replies import ChatReply, Generated, Rendered, TextReply
+from harness.gateway.replies import ChatReply, Detokenized, Generated, Rendered, TextReply, Tokenized, check_said
 
 T = TypeVar("T")
 
@@ -44,7 +44,9 @@ _REPLY = msgspec.json.Decoder(ChatReply)
 _TEXT_REPLY = msgspec.json.Decoder(TextReply)
 _RENDERED = msgspec.json.Decoder(Rendered)
 _GENERATED = msgspec.json.Decoder(Generated)
-_ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_TOKENIZED = msgspec.json.Decoder(Tokenized)
+_DETOKENIZED = msgspec.json.Decoder(Detokenized)
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 class Upstream:
@@ -58,11 +60,11 @@ class Upstream:
 
     async def chat(self, body: dict[str, Any]) -> ChatReply:
         """A whole chat answer; raises EngineFailure or EngineRefusal."""
-        return self._decode(_REPLY, await self._post("/v1/chat/completions", body))
+        return _sound(self._decode(_REPLY, await self._post("/v1/chat/completions", body)))
 
     async def complete(self, body: dict[str, Any]) -> ChatReply:
         """Whole completed texts; raises EngineFailure or EngineRefusal."""
-        return self._decode(_TEXT_REPLY, await self._post("/v1/completions", body)).as_chat()
+        return _sound(self._decode(_TEXT_REPLY, await self._post("/v1/completions", body)).as_chat())
 
     async def render(self, body: dict[str, Any]) -> list[int]:
         """The prompt ids of a chat request; raises EngineFailure or EngineRefusal."""
@@ -70,7 +72,7 @@ class Upstream:
 
     async def rendered(self, body: dict[str, Any]) -> dict[str, Any]:
         """A chat request as a whole generate request; raises EngineFailure or EngineRefusal."""
-        return self._decode(_ANY, await self._post("/v1/chat/completions/render", body))
+        return self._decode(_OBJECT, await self._post("/v1/chat/completions/render", body))
 
     async def generate(self, body: dict[str, Any]) -> Generated:
         """Tokens in, tokens out; raises EngineFailure or EngineRefusal."""
@@ -78,29 +80,29 @@ class Upstream:
 
     async def derender(self, body: dict[str, Any]) -> ChatReply:
         """Tokens as chat messages; raises EngineFailure or EngineRefusal."""
-        return self._decode(_REPLY, await self._post("/v1/chat/completions/derender", body))
+        return _sound(self._decode(_REPLY, await self._post("/v1/chat/completions/derender", body)))
 
     async def detokenize(self, model: str, ids: list[int]) -> str:
         """The text of some ids; raises EngineFailure or EngineRefusal."""
         content = await self._post("/detokenize", {"model": model, "tokens": ids})
-        return str(self._decode(_ANY, content)["prompt"])
+        return self._decode(_DETOKENIZED, content).prompt
 
     async def tokenize(self, model: str, text: str) -> list[int]:
         """The ids of a text within a text; raises EngineFailure or EngineRefusal."""
         body = {"model": model, "prompt": text, "add_special_tokens": False}
-        return list(self._decode(_ANY, await self._post("/tokenize", body))["tokens"])
+        return self._decode(_TOKENIZED, await self._post("/tokenize", body)).tokens
 
     async def stream_chat(self, body: dict[str, Any]) -> AsyncGenerator[ChatReply]:
         """The chunks of a chat answer; raises EngineFailure (midway too) or EngineRefusal."""
         async with aclosing(self._stream("/v1/chat/completions", body)) as events:
             async for data in events:
-                yield _whole(self._decode(_REPLY, data))
+                yield _sound(self._decode(_REPLY, data))
 
     async def stream_text(self, body: dict[str, Any]) -> AsyncGenerator[ChatReply]:
         """The chunks of completed texts; raises EngineFailure (midway too) or EngineRefusal."""
         async with aclosing(self._stream("/v1/completions", body)) as events:
             async for data in events:
-                yield _whole(self._decode(_TEXT_REPLY, data).as_chat())
+                yield _sound(self._decode(_TEXT_REPLY, data).as_chat())
 
     async def _stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes]:
         pending, ended = b"", False
@@ -145,24 +147,29 @@ class Upstream:
     def _decode(self, decoder: msgspec.json.Decoder[T], content: bytes) -> T:
         try:
             return decoder.decode(content)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise EngineFailure(f"the engine answered with something else ({error}): {content[:200]!r}") from error
 
 
-def _whole(chunk: ChatReply) -> ChatReply:
-    if chunk.error is not None:
-        raise EngineFailure(f"the engine failed while it answered: {chunk.error.get('message', chunk.error)}")
-    return chunk
+def _sound(reply: ChatReply) -> ChatReply:
+    """The reply, or one chunk of it, unless it tells of an error or has another form than is read."""
+    if reply.error is not None:
+        raise EngineFailure(f"the engine failed while it answered: {reply.error.get('message', reply.error)}")
+    try:
+        check_said(reply)
+    except msgspec.ValidationError as error:
+        raise EngineFailure(f"the engine's message has another form than a chat message: {error}") from error
+    return reply
 
 
 async def _refuse(answer: Answer) -> None:
     content = await answer.body()
     message, kind = content[:500].decode(errors="replace"), ""
     try:
-        error = _ANY.decode(content)
+        error = _OBJECT.decode(content)
         error = error.get("error", error)
         message, kind = str(error.get("message", message)), str(error.get("type", ""))
-    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, AttributeError):
         kind = "unreadable"  # the raw text stays the message
     if 400 <= answer.status < 500:
         raise EngineRefusal(answer.status, message, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -101,6 +102,21 @@ async def test_an_answer_that_breaks_off_or_is_no_http_is_told_as_such(answer: b
         with pytest.raises(ConnectionBroken) as raised:
             await post(connections)
     assert raised.value.answered is answered
+
+
+async def test_an_answer_without_end_is_given_up_and_its_connection_dropped() -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"400\r\n" + b"x" * 0x400 + b"\r\n")
+                await writer.drain()
+
+    async with raw_server(flood) as connections:
+        connections.most_bytes = 100_000
+        with pytest.raises(ConnectionBroken, match="longer than 100000 bytes"):
+            await post(connections)
 
 
 async def test_a_request_given_up_drops_its_connection_and_no_other() -> None:

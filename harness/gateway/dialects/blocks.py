@@ -115,7 +115,10 @@ def _user_part(block: dict[str, Any], where: str) -> dict[str, Any]:
         raise BadRequest(
             f"{where} is a block {block.get('type')!r}, which can't be served: only text and images", where
         )
-    source: dict[str, Any] = block.get("source") or {}
+    source = block.get("source")
+    if not isinstance(source, dict):
+        raise BadRequest(f"{where}.source is {source!r}, not an object", f"{where}.source")
+    source = cast("dict[str, Any]", source)
     if source.get("type") == "url":
         url = source.get("url")
     elif source.get("type") == "base64":
@@ -157,5 +160,5 @@ def tool_input(arguments: str) -> dict[str, Any]:
     """Arguments as the object that Anthropic's clients want; empty where the policy wrote no JSON object."""
     try:
         return msgspec.json.decode(arguments, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return {}

@@ -13,7 +13,8 @@ from harness.gateway.request import BadRequest
 
 T = TypeVar("T")
 
-_TEXT_KINDS = frozenset({"text", "input_text", "output_text"})
+# No sets: what a client sends in place of a string may not be hashable.
+_TEXT_KINDS = ("text", "input_text", "output_text")
 
 
 def picker(names: str) -> msgspec.json.Decoder[msgspec.Struct]:

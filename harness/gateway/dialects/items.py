@@ -14,7 +14,7 @@ from typing import Any, cast
 from harness.gateway.dialects.bodies import chat_content, text_of
 from harness.gateway.request import BadRequest
 
-_ROLES = frozenset({"user", "system", "developer", "assistant"})
+_ROLES = ("user", "system", "developer", "assistant")  # no set: what a client sends may not be hashable
 
 
 def read_input(given: str | list[dict[str, Any]], known: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ class _Reader:
             content = output if isinstance(output, str) else chat_content(_parts(output, where))
             self._add({"role": "tool", "tool_call_id": str(item.get("call_id")), "content": content})
         elif kind == "reasoning":
-            self._new_turn()["reasoning"] = _reasoning(item)
+            self._new_turn()["reasoning"] = _reasoning(item, where)
         else:
             raise BadRequest(f"{where} is an item {kind!r}, which can't be served", where)
 
@@ -118,8 +118,8 @@ def _said(content: Any, where: str) -> str:
     return "".join(said)
 
 
-def _reasoning(item: dict[str, Any]) -> str:
-    parts: list[dict[str, Any]] = item.get("content") or item.get("summary") or []
+def _reasoning(item: dict[str, Any], where: str) -> str:
+    parts = _listed(item.get("content") or item.get("summary") or [], where)
     return "".join(str(part.get("text", "")) for part in parts)
 
 

@@ -132,8 +132,8 @@ def _constraints(body: _MessagesBody) -> dict[str, Any]:
 
 def _tool_choice(choice: dict[str, Any]) -> dict[str, Any]:
     named = {"type": "function", "function": {"name": choice.get("name")}}
-    by_type: dict[Any, Any] = {"auto": "auto", "any": "required", "none": "none", "tool": named}
-    kind = choice.get("type")
+    by_type: dict[str, Any] = {"auto": "auto", "any": "required", "none": "none", "tool": named}
+    kind = str(choice.get("type"))
     if kind not in by_type:
         raise BadRequest(f"tool_choice.type is {kind!r}: use auto, any, tool or none", "tool_choice")
     parallel = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
