@@ -12,7 +12,7 @@ import socket
 
 import uvicorn
 
-from tests.rollout_world import cancel_expert
+from tests.retail_expert import cancel_expert
 from tests.scripted_engine import ScriptedEngine
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -18,30 +16,14 @@ from mcp_servers.retail.server import retail_world
 from mcp_servers.sessions import Sessions
 from tests.conftest import REPO
 from tests.model_doors import Doors, serve_doors
+from tests.retail_expert import ORDER_ID as ORDER_ID
+from tests.retail_expert import cancel_expert as cancel_expert
+from tests.retail_expert import tool_call as tool_call
 from tests.scripted_engine import ScriptedEngine, serve_engine
 from tests.served_worlds import CONTROL_KEY, serve_world
 
 POLICY = Policy("base", 3)
 AGENTS = {name: str(REPO / "agents" / name / "agent.py") for name in ("plain", "openai_agents")}
-ORDER_ID = re.compile(r"#[A-Z]\d+")
-
-
-def tool_call(name: str, **arguments: Any) -> str:
-    """A tool call as a model would sample it, with spacing of its own."""
-    return f'<tool_call>{{"name":"{name}",  "arguments": {json.dumps(arguments)}}}</tool_call><|im_end|>'
-
-
-def cancel_expert(prompt: str) -> str:
-    """Looks at the order, cancels it, says so."""
-    user = prompt.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
-    order_id = ORDER_ID.findall(user)[0]
-    reason = "ordered by mistake" if "mistake" in user else "no longer needed"
-    answers = (
-        tool_call("get_order_details", order_id=order_id),
-        tool_call("cancel_pending_order", order_id=order_id, reason=reason),
-        f"Order {order_id} is cancelled.<|im_end|>",
-    )
-    return answers[prompt.count("<|im_start|>tool\n")]
 
 
 @dataclass
