@@ -153,6 +153,8 @@ class RolloutSection(Section):
 
     concurrency: Count = 32
     """Rollouts under way at once."""
+    gateways: Count = 1
+    """Gateway processes, which share the rollouts: one core serves over a thousand model calls a second."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
     """Sampling temperature while training."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0

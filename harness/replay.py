@@ -31,7 +31,7 @@ from harness.policy import Policy
 from harness.replay_engine import TapeEngine, difference
 from harness.rollout import run_rollout, score_later
 from harness.session import attach_tool_server
-from harness.stack import STORE_FILE, Stack, open_gateway
+from harness.stack import STORE_FILE, Stack, open_gateways
 from harness.task import task_from_dict
 from harness.user_door import open_user_desk
 from traces.cassette import record_cassette
@@ -73,7 +73,9 @@ async def replay_rollout(store: Store, rollout_id: str, config: Config, agent: A
         tools_url = await parts.enter_async_context(_serve(tools))
         server = await parts.enter_async_context(attach_tool_server(_NAME, tools_url, tools_url, key))
         served = await attach(engine_url)
-        gateway, process = await parts.enter_async_context(open_gateway(served, folder, config.tools.call_timeout_s))
+        gateway, (process,) = await parts.enter_async_context(
+            open_gateways(served, folder, tool_timeout_s=config.tools.call_timeout_s)
+        )
         users = await parts.enter_async_context(open_user_desk(config.user))
         fresh = parts.enter_context(Store(folder / STORE_FILE))
         stack = Stack(served, server, gateway, (process,), users)

@@ -138,10 +138,10 @@ async def start_stack(config: Config, run_dir: Path, *, adapter_slots: int = 4) 
             if isinstance(outcome, BaseException):
                 raise outcome
         engine, server = engine_up.result(), server_up.result()
-        gateway, gateway_process = await parts.enter_async_context(
-            open_gateway(engine, run_dir, config.tools.call_timeout_s)
+        gateway, gateway_processes = await parts.enter_async_context(
+            open_gateways(engine, run_dir, config.rollout.gateways, config.tools.call_timeout_s)
         )
-        running = (engine.process, server.process, gateway_process)
+        running = (engine.process, server.process, *gateway_processes)
         users = await parts.enter_async_context(open_user_desk(_addressed(config.user, engine)))
         yield Stack(engine, server, gateway, tuple(process for process in running if process is not None), users)
 
@@ -223,22 +223,30 @@ def cassette_arguments(section: ToolsSection, logs: Path) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def open_gateway(
-    engine: Engine, run_dir: Path, tool_timeout_s: float = 60.0
-) -> AsyncGenerator[tuple[GatewayClient, Process]]:
-    """A gateway process in front of `engine`, writing to the run's store; raises GatewayError without an address."""
+async def open_gateways(
+    engine: Engine, run_dir: Path, count: int = 1, tool_timeout_s: float = 60.0
+) -> AsyncGenerator[tuple[GatewayClient, list[Process]]]:
+    """Gateway processes in front of `engine`, writing to the run's store; raises GatewayError without an address."""
     admin_key = secrets.token_urlsafe(24)
     argv = (sys.executable, "-m", "harness.gateway", "--engine-url", engine.url, "--model", engine.model_name)
-    spec = ProcessSpec(
-        (*argv, "--store", str(run_dir / STORE_FILE), "--tool-timeout-s", str(tool_timeout_s)),
-        run_dir / LOGS_FOLDER / "gateway.log",
-        name="gateway",
-        env={ADMIN_KEY_VARIABLE: admin_key},
-        ready=ready_line('{"'),
-    )
-    async with start_process(spec) as process:
-        said = json.loads(str(process.ready))
-        if not isinstance(said, dict) or "url" not in said:
-            raise GatewayError("the gateway's address", f"its ready line was {process.ready!r}", "see logs/gateway.log")
-        async with attach_gateway(str(said["url"]), admin_key) as client:  # pyright: ignore[reportUnknownArgumentType]
-            yield client, process
+    async with contextlib.AsyncExitStack() as stack:
+        processes: list[Process] = []
+        for number in range(count):
+            name = "gateway" if number == 0 else f"gateway-{number + 1}"
+            spec = ProcessSpec(
+                (*argv, "--store", str(run_dir / STORE_FILE), "--tool-timeout-s", str(tool_timeout_s)),
+                run_dir / LOGS_FOLDER / f"{name}.log",
+                name=name,
+                env={ADMIN_KEY_VARIABLE: admin_key},
+                ready=ready_line('{"'),
+            )
+            processes.append(await stack.enter_async_context(start_process(spec)))
+        urls = [_told_url(process) for process in processes]
+        yield await stack.enter_async_context(attach_gateway(urls, admin_key)), processes
+
+
+def _told_url(gateway: Process) -> str:
+    said = json.loads(str(gateway.ready))
+    if not isinstance(said, dict) or "url" not in said:
+        raise GatewayError("the gateway's address", f"its ready line was {gateway.ready!r}", "see logs/gateway.log")
+    return str(said["url"])  # pyright: ignore[reportUnknownArgumentType]

@@ -27,13 +27,13 @@ from traces.store import Store
 KEY = "an-admin-key"
 
 
-def spec(folder: Path, engine_url: str, *more: str, key: str | None = KEY) -> ProcessSpec:
-    ready = folder / "gateway.json"
+def spec(folder: Path, engine_url: str, *more: str, key: str | None = KEY, name: str = "gateway") -> ProcessSpec:
+    ready = folder / f"{name}.json"
     argv = [sys.executable, "-m", "harness.gateway", "--store", str(folder / "traces.db"), "--engine-url", engine_url]
     return ProcessSpec(
         [*argv, "--model", "base", "--ready-file", str(ready), *more],
-        folder / "gateway.log",
-        name="gateway",
+        folder / f"{name}.log",
+        name=name,
         env={"HARNESS_ADMIN_KEY": key} if key else {"HARNESS_ADMIN_KEY": ""},
         ready=ready_file(ready),
         ready_timeout_s=150,
@@ -86,6 +86,32 @@ async def test_every_answer_that_was_given_survives_a_hard_kill(tmp_path: Path) 
     kept = [span.attributes["gen_ai.output.messages"][0]["parts"][0]["content"] for span in spans]
     assert len(kept) >= len(given) >= 40
     assert all(kept.count(text) >= given.count(text) for text in set(given))
+
+
+async def test_several_gateways_share_the_rollouts_of_one_store_and_are_paused_together(tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda _: "x<|im_end|>")
+    async with (
+        serve_engine(engine) as url,
+        start_process(spec(tmp_path, url, name="one")) as one,
+        start_process(spec(tmp_path, url, name="two")) as two,
+        attach_gateway([one.ready["url"], two.ready["url"]], KEY) as admin,
+    ):
+        ids = [f"r-{number}" for number in range(16)]
+        opened = [await admin.open_rollout(opening(rollout_id)) for rollout_id in ids]
+        assert {one.model_url.partition("/r/")[0] for one in opened} == {one.ready["url"], two.ready["url"]}
+        await admin.set_policy("policy-v1", 1)
+        await admin.pause()
+        waiting = [asyncio.create_task(ask(one.model_url, "hello")) for one in opened]
+        done, _ = await asyncio.wait(waiting, timeout=1.0)
+        assert not done
+        await admin.resume()
+        await asyncio.wait_for(asyncio.gather(*waiting), 60)
+        later = await admin.open_rollout(opening("later"))
+        await ask(later.model_url, "hello")
+        assert [(await admin.seal(rollout_id)).turns for rollout_id in [*ids, "later"]] == [1] * 17
+    with Store(tmp_path / "traces.db") as store:
+        assert [len(store.spans(rollout_id)) for rollout_id in ids] == [1] * 16
+        assert store.spans("later")[0].policy_version == 1
 
 
 async def test_no_key_reaches_the_store_the_log_or_a_readable_file(tmp_path: Path) -> None:
