@@ -140,6 +140,27 @@ async def test_parallel_samples_of_one_prompt_are_rows_of_their_own(tmp_path: Pa
     assert not seal.forks
 
 
+async def test_a_parent_and_its_subagent_in_turns_are_two_rows_without_a_fork(tmp_path: Path) -> None:
+    engine = script(*(f"answer {number}<|im_end|>" for number in range(6)))
+    async with doors_of(engine, tmp_path) as doors:
+        opened = await doors.open()
+        parent = [{"role": "system", "content": "You delegate."}, {"role": "user", "content": "cancel #W1"}]
+        helper = [{"role": "system", "content": "You look things up."}, {"role": "user", "content": "find #W1"}]
+        for _ in range(3):
+            for history in (parent, helper):
+                _, answer = await doors.post(opened, {"model": "m", "messages": history})
+                said = answer["choices"][0]["message"]["content"]
+                history += [{"role": "assistant", "content": said}, {"role": "user", "content": "go on"}]
+        seal = await doors.admin.seal("r-1")
+        forest = TokenForest()
+        for span in doors.turns():
+            assert span.tokens is not None
+            forest.attach(span.tokens, 3)
+    parents = {node.parent.index for node in forest.nodes if node.parent is not None}
+    assert [node.index in parents for node in forest.nodes] == [True, True, True, True, False, False]
+    assert (seal.turns, dict(seal.forks), seal.drift_tokens) == (6, {}, 0)
+
+
 async def test_an_avowed_retry_of_a_call_in_flight_shares_its_answer(tmp_path: Path) -> None:
     engine = script("once<|im_end|>")
     engine.hold = asyncio.Event()
