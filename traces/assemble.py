@@ -22,6 +22,7 @@ from traces.trajectory import Ending, Score, ToolCall, Trajectory, Turn
 _MODEL_OPERATIONS = frozenset(
     {semconv.OPERATION_CHAT, semconv.OPERATION_GENERATE_CONTENT, semconv.OPERATION_TEXT_COMPLETION}
 )
+_AFTER_SERVER_NAMES = ("__", ".", "/", ":")
 _NO_IDS = np.zeros(0, np.int32)
 _NO_LOGPROBS = np.zeros(0, np.float32)
 _NO_IDS.setflags(write=False)
@@ -221,7 +222,10 @@ def _is_same_call(call: ToolCall, request: Mapping[str, Any]) -> bool:
     if call.call_id != call.span_id:
         return call.call_id == request.get("id")
     function: Mapping[str, Any] = request.get("function") or {}
-    return call.name == function.get("name") and _parsed(call.arguments) == _parsed(function.get("arguments") or "{}")
+    asked = str(function.get("name"))
+    # Some SDKs write the server's name before a tool's, as in mcp__server__tool.
+    named = asked == call.name or asked.endswith(tuple(f"{sign}{call.name}" for sign in _AFTER_SERVER_NAMES))
+    return named and _parsed(call.arguments) == _parsed(function.get("arguments") or "{}")
 
 
 def _parsed(arguments: str) -> Any:

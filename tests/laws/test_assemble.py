@@ -119,6 +119,13 @@ def test_a_tool_call_is_joined_to_the_turn_that_asked_for_it() -> None:
     assert joined[4] == ("f", 1, "c4")
 
 
+def test_a_tool_call_is_joined_though_the_sdk_writes_its_servers_name_before_the_tools() -> None:
+    asked = asking(call("mcp__shop__get_order", "{}", "c1"), call("cancel_order", "{}", "c2"))
+    spans = [model_span(10, [USER], asked), used(20, "get_order", "{}"), used(21, "order", "{}")]
+    joined = [(tool.name, tool.turn_index) for tool in assemble_trajectory(spans, RECORD, []).tool_calls]
+    assert joined == [("get_order", 0), ("order", None)]
+
+
 def test_a_tools_own_error_is_told_from_its_result() -> None:
     got = assemble_trajectory([used(1, "f", "{}", is_error=True), used(2, "f", "{}")], RECORD, [])
     assert [tool.is_error for tool in got.tool_calls] == [True, False]
