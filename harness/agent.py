@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from harness import guardian
+from harness import agent_node, guardian
 from harness.agent_venv import REQUIREMENTS, VENVS, agent_python, find_python
 from harness.config import Config, RunsIn
 from harness.errors import AgentError
@@ -108,19 +108,22 @@ class Agent:
 
 
 def load_agent(spec: str | Run, *, runs_in: RunsIn = "auto", python: str | None = None, venvs: Path = VENVS) -> Agent:
-    """Make an agent from a callable, the path of a Python file with `run`, or a command line.
+    """Make an agent from a callable, a Python file with `run`, a file for Node, or a command line.
 
-    `python` is the interpreter for files that don't run in this process; None takes our own. An environment that a
-    file needs is made in `venvs` at the first call (minutes). In the words of a command line `{user_message}` and the
-    like are filled in: `{system_prompt}`, `{base_url}`, `{api_key}`, `{mcp_url}`, `{model}`.
+    `python` is the interpreter for Python files that don't run in this process; None takes our own. A file for Node is
+    short for the command that runs it. An environment that a file needs is made in `venvs` at the first call (minutes).
+    In the words of a command line `{user_message}` and the like are filled in: `{system_prompt}`, `{base_url}`,
+    `{api_key}`, `{mcp_url}`, `{model}`.
     Raises AgentError for a file or command that isn't there, a file that doesn't import, one without `run`, an
-    interpreter that isn't there, and requirements that can't be installed.
+    interpreter or Node that isn't there, and requirements that can't be installed.
     """
     if not isinstance(spec, str):
         return Agent(name=getattr(spec, "__module__", "agent"), run=spec)
     words = _words(spec)
     if len(words) == 1 and words[0].endswith(".py"):
         return _load_file(Path(words[0]), runs_in, python, venvs)
+    if len(words) == 1 and words[0].endswith(agent_node.SUFFIXES):
+        return _load_node_file(Path(words[0]), runs_in, venvs)
     if not words or shutil.which(words[0]) is None:
         found = "no such command on the PATH" if words else "it is empty"
         raise AgentError(f"agent command {spec!r}", found, "give a Python file with `run(task, door)`, or a command")
@@ -143,9 +146,7 @@ def _words(spec: str) -> tuple[str, ...]:
 
 
 def _load_file(path: Path, runs_in: RunsIn, python: str | None, venvs: Path) -> Agent:
-    if not path.is_file():
-        raise AgentError(f"agent file {str(path)!r}", f"no such file in {Path.cwd()}", "give the path of a Python file")
-    name = path.parent.name if path.name == "agent.py" else path.stem
+    name = _name(path)
     if runs_in == "auto":
         own = path.with_name(REQUIREMENTS).is_file()
         runs_in = "venv" if own else "process" if python else "here"
@@ -157,6 +158,24 @@ def _load_file(path: Path, runs_in: RunsIn, python: str | None, venvs: Path) -> 
     command = (interpreter, str(_CHILD), str(path.resolve()))
     _check_file(command)
     return Agent(name=name, command=command)
+
+
+def _load_node_file(path: Path, runs_in: RunsIn, venvs: Path) -> Agent:
+    name = _name(path)
+    if runs_in == "here":
+        raise AgentError(
+            f"agent.runs_in = 'here' for {str(path)!r}", "it is no Python", "leave agent.runs_in at 'auto'"
+        )
+    return Agent(name=name, command=agent_node.node_command(path, venvs))
+
+
+def _name(path: Path) -> str:
+    """How traces call the agent of a file that is there."""
+    if not path.is_file():
+        raise AgentError(
+            f"agent file {str(path)!r}", f"no such file in {Path.cwd()}", "give the path of the agent's file"
+        )
+    return path.parent.resolve().name if path.stem == "agent" else path.stem
 
 
 @functools.cache

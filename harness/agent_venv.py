@@ -1,7 +1,7 @@
 """A virtual environment for one agent, made once from the `requirements.txt` beside its file and then kept.
 
 Several agent SDKs can't share one environment, and none of them belongs into ours. It knows nothing about what an agent
-is or does. Called by agent.py.
+is or does. Called by agent.py; agent_node.py keeps its environments by the same rules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VENVS = Path("runs/.agents")
 """Where environments are kept unless told otherwise; safe to delete, they are made again."""
 REQUIREMENTS = "requirements.txt"
 _READY = ".ready"
-_KEPT_LINES = 12
+_LAST_LINES = slice(-12, None)
 
 
 def tell_on_stderr(line: str) -> None:
@@ -46,10 +46,7 @@ def agent_python(
     interpreter = find_python(python)
     wanted = hashlib.sha256(requirements.read_bytes() + interpreter.encode()).hexdigest()[:10]
     folder = venvs.absolute() / f"{file.resolve().parent.name}-{wanted}"
-    with _alone(folder):
-        if not (folder / _READY).exists():
-            tell(f"making the environment of {file} in {folder} (once; it may take minutes)")
-            _make(folder, interpreter, requirements)
+    make_once(folder, file, tell, lambda: _make(folder, interpreter, requirements))
     return str(folder / "bin" / "python")
 
 
@@ -62,6 +59,21 @@ def find_python(python: str) -> str:
     return str(Path(found).absolute())
 
 
+def make_once(folder: Path, file: Path, tell: Callable[[str], None], make: Callable[[], None]) -> None:
+    """Have `make` fill the environment `folder` of `file`, unless that was done before; half of one is never kept."""
+    with _alone(folder):
+        if (folder / _READY).exists():
+            return
+        tell(f"making the environment of {file} in {folder} (once; it may take minutes)")
+        shutil.rmtree(folder, ignore_errors=True)  # half of one, left by a run that was killed
+        try:
+            make()
+            (folder / _READY).touch()
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
 @contextmanager
 def _alone(folder: Path) -> Generator[None]:
     """Two runs may want the same environment at the same time: the second waits for the first."""
@@ -72,15 +84,9 @@ def _alone(folder: Path) -> Generator[None]:
 
 
 def _make(folder: Path, interpreter: str, requirements: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # half of one, left by a run that was killed
-    try:
-        _do((interpreter, "-m", "venv", "--without-pip", str(folder)), "that interpreter's own module `venv`")
-        install = _installer(folder / "bin" / "python")
-        _do((*install, "--requirement", str(requirements.absolute())), f"what {requirements} asks for")
-        (folder / _READY).touch()
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    install((interpreter, "-m", "venv", "--without-pip", str(folder)), "that interpreter's own module `venv`")
+    installer = _installer(folder / "bin" / "python")
+    install((*installer, "--requirement", str(requirements.absolute())), f"what {requirements} asks for")
 
 
 def _installer(target: Path) -> tuple[str, ...]:
@@ -94,9 +100,12 @@ def _installer(target: Path) -> tuple[str, ...]:
     raise AgentError(f"the environment of {target}", f"neither pip in {sys.executable} nor uv", fix)
 
 
-def _do(argv: tuple[str, ...], needs: str) -> None:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def install(argv: tuple[str, ...], needs: str, folder: Path | None = None, told: slice = _LAST_LINES) -> None:
+    """Run an installer to its end, in `folder`. Raises AgentError with what it said; `needs` is what to check."""
+    done = subprocess.run(
+        argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if done.returncode != 0:
-        last = "\n".join(done.stdout.strip().splitlines()[-_KEPT_LINES:])
+        lines = "\n".join(done.stdout.strip().splitlines()[told])
         fix = f"check {needs}, and that a package index can be reached"
-        raise AgentError(f"`{' '.join(argv)}`", f"exit code {done.returncode}: {last}", fix)
+        raise AgentError(f"`{' '.join(argv)}`", f"exit code {done.returncode}: {lines}", fix)

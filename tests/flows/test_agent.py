@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from harness.errors import AgentError
 from harness.task import AgentTask
 from tests.conftest import REPO
 
+needs_node = pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js with npm is not installed")
 TASK = AgentTask("task-1", "retail", "be kind", "cancel #W1", ["cancel"])
 DOOR = Door("http://gateway/r/k/v1", "k", "http://gateway/r/k/mcp", "policy-v1", 5, "00-a-b-01")
 
@@ -225,7 +227,74 @@ def test_requirements_that_can_not_be_installed_are_told_and_leave_no_half_envir
     assert [path for path in (tmp_path / "venvs").iterdir() if path.is_dir()] == []
 
 
-@pytest.mark.parametrize("spec", ["missing/agent.py", "no-such-command-anywhere --flag", " "])
+def node_folder(home: Path, **files: str) -> Path:
+    """A folder of an agent for Node, whose package asks for a greeter that lies elsewhere on this machine."""
+    greeter = home / "greeter"
+    greeter.mkdir()
+    (greeter / "package.json").write_text('{"name": "greeter", "version": "1.0.0", "main": "index.js"}')
+    (greeter / "index.js").write_text("exports.greet = (name) => `hello ${name}`;")
+    folder = home / "shop"
+    folder.mkdir()
+    asks_for = {"greeter": f"file:{greeter}"}
+    (folder / "package.json").write_text(json.dumps({"name": "shop", "private": True, "dependencies": asks_for}))
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return folder
+
+
+@needs_node
+async def test_a_file_for_node_gets_what_its_package_asks_for_once(tmp_path: Path) -> None:
+    source = (
+        "import greeter from 'greeter';\nimport { shout } from './voice.mjs';\n"
+        "console.log(shout(greeter.greet(JSON.parse(process.env.HARNESS_TASK).user_message)));"
+    )
+    folder = node_folder(tmp_path, agent_mjs=source, voice_mjs="export const shout = (text) => text + '!';")
+    before = sorted(folder.iterdir())
+    agent = load_agent(str(folder / "agent.mjs"), venvs=tmp_path / "venvs")
+    (made,) = (path for path in (tmp_path / "venvs").iterdir() if path.is_dir())
+    first = made.stat().st_ino
+    assert load_agent(str(folder / "agent.mjs"), venvs=tmp_path / "venvs") == agent
+    assert made.stat().st_ino == first
+    result = await run_agent(agent, TASK, DOOR, time_limit_s=60)
+    assert (result.answer, result.error) == ("hello cancel #W1!", None)
+    assert agent.name == "shop"
+    assert sorted(folder.iterdir()) == before
+
+
+@needs_node
+def test_a_package_that_can_not_be_installed_is_told_and_leaves_no_half_environment(tmp_path: Path) -> None:
+    folder = node_folder(tmp_path, agent_mjs="")
+    (folder / "package-lock.json").write_text('{"name": "shop", "lockfileVersion": 3, "packages": {}}')
+    with pytest.raises(AgentError) as refusal:
+        load_agent(str(folder / "agent.mjs"), venvs=tmp_path / "venvs")
+    assert "greeter" in refusal.value.found
+    assert "npm ci" in refusal.value.asked
+    assert [path for path in (tmp_path / "venvs").iterdir() if path.is_dir()] == []
+
+
+@needs_node
+def test_a_file_for_node_beside_its_modules_or_without_a_package_needs_no_environment(tmp_path: Path) -> None:
+    folder = node_folder(tmp_path, agent_mjs="")
+    (folder / "node_modules").mkdir()
+    (tmp_path / "alone.mjs").write_text("")
+    for file in (folder / "agent.mjs", tmp_path / "alone.mjs"):
+        assert load_agent(str(file), venvs=tmp_path / "venvs").command[1:] == (str(file),)
+    assert not (tmp_path / "venvs").exists()
+
+
+def test_a_file_for_node_is_refused_in_this_process_and_without_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "agent.ts"
+    file.write_text("")
+    with pytest.raises(AgentError, match="it is no Python"):
+        load_agent(str(file), runs_in="here")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(AgentError, match="'node'"):
+        load_agent(str(file))
+
+
+@pytest.mark.parametrize("spec", ["missing/agent.py", "missing/agent.ts", "no-such-command-anywhere --flag", " "])
 def test_an_agent_that_is_not_there_is_refused_by_its_name(spec: str) -> None:
     with pytest.raises(AgentError) as refusal:
         load_agent(spec)
