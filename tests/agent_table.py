@@ -40,6 +40,7 @@ AGENTS = REPO / "agents"
 PACKAGES = {
     "agent_framework": "agent-framework-core",
     "anthropic_client": "anthropic",
+    "claude_agent_sdk": "claude-agent-sdk",
     "google_adk": "google-adk",
     "llama_index": "llama-index-core",
     "openai_agents": "openai-agents",
@@ -48,6 +49,7 @@ PACKAGES = {
     "pydantic_ai": "pydantic-ai-slim",
     "strands": "strands-agents",
     "triage": "openai-agents",
+    "vercel_ai": "ai",
 }
 """Distribution of the SDK where it isn't called like the folder."""
 COLUMNS = (
@@ -60,8 +62,8 @@ MARKS = ("<!-- agents:start -->", "<!-- agents:end -->")
 
 def sdk_expert(prompt: str) -> str:
     """Hands over where it can, looks at the order, cancels it and says so, in whatever way an SDK writes a history."""
-    head, _, history = prompt.partition("<|im_end|>")
-    user = prompt.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
+    head, _, history = prompt.partition("<|im_start|>user\n")
+    user = history.split("<|im_end|>")[0]
     order_id = ORDER_ID.findall(user)[0]
     reason = "ordered by mistake" if "mistake" in user else "no longer needed"
     told = f"Order {order_id} is cancelled."
@@ -71,7 +73,7 @@ def sdk_expert(prompt: str) -> str:
         ("cancel_pending_order", {"order_id": order_id, "reason": reason}),
         ("final_answer", {"answer": told}),
     ]
-    offered = head.split("\n")[1].split(",")
+    offered = head.partition("<|im_end|>")[0].split("\n")[1].split(",")
     for step, arguments in steps:
         name = next((tool for tool in offered if tool.endswith(step)), None)  # some SDKs write the server's name before
         if name and not re.search(rf"""name['"]:\s*['"]{name}""", history):
@@ -96,23 +98,23 @@ def shipped_agents() -> list[str]:
 
 def agent_spec(name: str) -> str:
     """How a person gives this agent to the harness."""
-    if (AGENTS / name / "agent.py").is_file():
-        return str(AGENTS / name / "agent.py")
-    return f"{AGENTS / name / 'node_modules/.bin/tsx'} {AGENTS / name / 'agent.ts'}"
+    (file,) = (AGENTS / name).glob("agent.*")
+    return str(file)
 
 
 def differing_lines(name: str) -> int:
     """Lines that name the doors: all that differs from the same agent on a hosted model and another MCP server."""
-    (file,) = (AGENTS / name).glob("agent.*")
+    file = Path(agent_spec(name))
     door = re.compile(r"door\.(?!user_url)|env\.(?!HARNESS_TASK)")
     return sum(bool(door.search(line)) for line in file.read_text().splitlines())
 
 
 def sdk_version(name: str, agent: Agent) -> str:
     """Version of the SDK that the agent runs on."""
-    if name == "typescript":
-        return "ai " + json.loads((AGENTS / name / "node_modules/ai/package.json").read_text())["version"]
     package = PACKAGES.get(name, name)
+    if agent_spec(name).endswith(".ts"):
+        modules = Path(agent.command[-1]).parents[1] / "node_modules"
+        return f"{package} {json.loads((modules / package / 'package.json').read_text())['version']}"
     argv = (agent.command or (sys.executable,))[:1]
     code = f"from importlib.metadata import version; print(version({package!r}))"
     return f"{package} " + subprocess.check_output((*argv, "-c", code), text=True).strip()

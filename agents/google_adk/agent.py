@@ -6,7 +6,10 @@ Run by path, in an environment of its own: `harness train --agent agents/google_
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it asks the network for prices, as it is imported
 
 from google.adk.agents import LlmAgent
 from google.adk.models.lite_llm import LiteLlm

@@ -7,7 +7,10 @@ Run by path: `harness train --agent agents/litellm/agent.py`.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it asks the network for prices, as it is imported
 
 from litellm import acompletion
 from mcp import Client, MCPError
