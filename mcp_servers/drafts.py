@@ -33,6 +33,8 @@ class Request:
     """Wrong writes, the most typical first."""
     communicate: list[str] = field(default_factory=list[str])
     """What the answer has to say."""
+    other: tuple[str, str] | None = None
+    """Words of `text`, and others in their place: what a user who changes its mind asks for first."""
 
 
 @dataclass(slots=True)

@@ -51,13 +51,13 @@ def bags(scene: Scene) -> Request | None:
     if method is None or (scene.harder and paid in (paid_before, paid_before + count)):
         return None
     pay = scene.wording.say("charge", method=scene.name_method(method))
-    bags = f"{count} checked bag{'s' if count > 1 else ''}"
-    text = scene.wording.say("bags", reservation=scene.name_reservation(), bags=bags, pay=pay)
+    text = scene.wording.say("bags", reservation=scene.name_reservation(), bags=_bags(count), pay=pay)
     wrong = [number for number in (paid_before + count, paid_before) if number != paid]
     careless = [[bagging(reservation, total, number, method["id"])] for number in wrong]
     others = [one["id"] for one in scene.methods("credit_card", "gift_card") if one is not method]
     careless += [[bagging(reservation, total, paid, other)] for other in others if paid != paid_before]
-    return Request(text, scene.looked, [bagging(reservation, total, paid, method["id"])], careless)
+    other = (_bags(count), _bags(count % 3 + 1))
+    return Request(text, scene.looked, [bagging(reservation, total, paid, method["id"])], careless, other=other)
 
 
 def passengers(scene: Scene) -> Request | None:
@@ -82,7 +82,8 @@ def passengers(scene: Scene) -> Request | None:
     swapped = [[*people[:n], new, *people[n + 1 :]] for n in range(len(people)) if n != place]
     wrong = [*swapped, [*people[:place], wrong_dob, *people[place + 1 :]]]
     careless = [[_renaming(reservation, one)] for one in wrong if one != right]
-    return Request(text, scene.looked, [_renaming(reservation, right)], careless)
+    born = (new["dob"], f"{int(new['dob'][:4]) - 1}{new['dob'][4:]}") if new["dob"] in text else None
+    return Request(text, scene.looked, [_renaming(reservation, right)], careless, other=born)
 
 
 def compensation(scene: Scene) -> Request | None:
@@ -150,6 +151,10 @@ def bagging(reservation: Entity, total: int, paid: int, payment_id: str) -> Acti
     """Sets the bags of a reservation."""
     numbers = {"total_baggages": total, "nonfree_baggages": paid, "payment_id": payment_id}
     return "update_reservation_baggages", {"reservation_id": reservation["reservation_id"], **numbers}
+
+
+def _bags(count: int) -> str:
+    return f"{count} checked bag{'s' if count > 1 else ''}"
 
 
 def _renaming(reservation: Entity, people: list[Entity]) -> Action:

@@ -114,6 +114,7 @@ def change_cabin(scene: Scene) -> Request | None:
     careless = [[changing(reservation, third, flights, method)]]
     careless += [[changing(reservation, cabin, flights, one)] for one in _other_cards(scene, method)]
     request = Request(text, _looks(scene), [changing(reservation, cabin, flights, method)], careless)
+    request.other = (CABIN_NAMES[cabin], CABIN_NAMES[third])
     if scene.harder:
         request.text += " " + scene.wording.say("ask_difference")
         request.communicate.append(str(abs(difference)))

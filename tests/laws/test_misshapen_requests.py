@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ from harness.gateway.transcript import Transcript
 
 TEXT = {"type": "text", "text": "x"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-SCHEMA = {"type": "json_schema", "name": "s", "schema": {}, "strict": True}
+SCHEMA: dict[str, Any] = {"type": "json_schema", "name": "s", "schema": {}, "strict": True}
 KNOWN = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "known"}]}
 WHOLE: dict[str, tuple[Dialect, dict[str, Any]]] = {
     "chat": (
@@ -126,8 +126,12 @@ OTHERS: list[Any] = [
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths to everything in a JSON value, itself included."""
     yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
+    inner: dict[Any, Any] = {}
+    if isinstance(value, dict):
+        inner = cast("dict[Any, Any]", value)
+    elif isinstance(value, list):
+        inner = dict(enumerate(cast("list[Any]", value)))
+    for key, one in inner.items():
         yield from places(one, (*path, key))
 
 

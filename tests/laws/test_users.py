@@ -10,6 +10,7 @@ import pytest
 from harness.errors import SimulatorError
 from harness.task import Task, task_from_dict
 from harness.user import PATIENCE, Fact, Request, Said, Scenario, ScriptedUser, awaits_answer, dialog_task, scenario_of
+from mcp_servers.airline.tasks import generate_tasks as generate_airline_tasks
 from mcp_servers.drafts import SPLITS
 from mcp_servers.retail.dialog import dialog_phrases
 from mcp_servers.retail.tasks import generate_tasks
@@ -170,6 +171,20 @@ async def test_a_changed_mind_ends_at_the_order_that_is_expected() -> None:
         assert heard.index(fact.say) < heard.index(fact.then)
         assert fact.say not in task.user_message
         assert not task.is_refusal
+
+
+async def test_an_airline_user_who_changes_its_mind_asks_for_what_is_expected_in_the_end() -> None:
+    tasks = [task_from_dict(raw) for raw in generate_airline_tasks("train", 5, 0, 150, kinds=("bags", "cabin"))]
+    changing = [task for task in tasks if any(request.facts for request in scenario_of(task).requests)]
+    assert 20 < len(changing) < 60
+    for task in changing:
+        user = ScriptedUser(scenario_of(task))
+        (wish,) = scenario_of(task).requests[-1].facts
+        heard = await talk(user, "Who are you?", *["It is done. Anything else?"] * (task.difficulty == 3), "Shall I?")
+        assert heard[-1] == wish.then
+        assert (await user.answer("Shall I?")).text == scenario_of(task).consent
+        assert wish.say not in task.user_message
+        assert wish.say in scenario_of(task).goal
 
 
 def test_splits_share_no_line_of_dialog_and_train_knows_every_word() -> None:
