@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import openai
@@ -84,9 +84,11 @@ def _delta(event: dict[str, Any]) -> str:
     """The new text of any client's event."""
     if event.get("choices"):
         (one,) = event["choices"]
-        return one.get("text") or (one.get("delta") or {}).get("content") or ""
-    delta = event.get("delta")
-    return delta if isinstance(delta, str) else (delta or {}).get("text") or ""
+        part: dict[str, Any] = one.get("delta") or {}
+        return str(one.get("text") or part.get("content") or "")
+    delta: Any = event.get("delta")
+    block: dict[str, Any] = cast("dict[str, Any]", delta) if isinstance(delta, dict) else {"text": delta}
+    return str(block.get("text") or "")
 
 
 def kind_of(error: Any) -> str:
