@@ -120,7 +120,7 @@ def retail_tasks(split: str, count: int = 60) -> list[Task]:
 async def interview(task: Task) -> tuple[str, bool]:
     """What a thorough agent hears, and whether the customer leaves in the end."""
     user = ScriptedUser(scenario_of(task))
-    heard = await user.open()
+    heard, said = await user.open(), Said("")
     questions = (
         "Could you tell me your email, or your name and zip?",
         "Which order is it?",
