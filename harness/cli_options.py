@@ -89,15 +89,17 @@ def load_run(run_dir: Path, settings: Sequence[str] | None, flags: dict[str, str
     return config.model_copy(update={"run": run})
 
 
-def with_free_name(config: Config) -> Config:
-    """The configuration itself, or with `-2`, `-3`, … after the run's name if a run of that name is there already."""
+def with_free_name(config: Config, option: str = "") -> Config:
+    """The configuration itself, or with `-2`, `-3`, … after the run's name if a run of that name is there already.
+
+    `option` is the command's flag to go on with a run; empty where it has none.
+    """
     folder, name, number = Path(config.run.folder), config.run.name, 1
     while (folder / name).exists():
         number += 1
         name = f"{config.run.name}-{number}"
     if number > 1:
         old = folder / config.run.name
-        err.print(
-            f"{old} is there already (to go on with it: --resume {old}); this one is {folder / name}", style="dim"
-        )
+        go_on = f" (to go on with it: {option} {old})" if option else ""
+        err.print(f"{old} is there already{go_on}; this one is {folder / name}", style="dim", soft_wrap=True)
     return config.model_copy(update={"run": config.run.model_copy(update={"name": name})})

@@ -86,7 +86,7 @@ def train(
         text = to_toml(resolved, "harness train --config <this file>")
         out.print(text, markup=False, highlight=False, soft_wrap=True)
         return
-    resolved = with_free_name(resolved) if resume is None else resolved
+    resolved = with_free_name(resolved, "--resume") if resume is None else resolved
     raise typer.Exit(load_command("train")(resolved))
 
 

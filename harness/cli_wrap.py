@@ -6,6 +6,7 @@ Knows nothing about what is worth telling (wrap.py) or how a rollout runs. Regis
 from __future__ import annotations
 
 import asyncio
+import shlex
 from typing import Annotated
 
 import typer
@@ -60,7 +61,9 @@ def wrap(
         out.print(Text(f"\n{number}. {change}"), soft_wrap=True)
     if changes and seen.output:
         out.print(Text(f"\nthe end of what it printed:\n{seen.output[-1000:]}", style="dim"))
-    out.print(f"\nturn by turn: harness show {folder} last", markup=False)
+    out.print(f"\nturn by turn: harness show {folder} last", markup=False, highlight=False, soft_wrap=True)
     if not seen.cut.rows:
         raise typer.Exit(1)
-    out.print(f"train it:     harness train --agent {agent!r}", markup=False)
+    out.print(
+        f"train it:     harness train --agent {shlex.quote(agent)}", markup=False, highlight=False, soft_wrap=True
+    )

@@ -20,6 +20,8 @@ from traces.tokens import Fork, ForkCause, RowSet, cut_rows
 from traces.trajectory import Ending, Trajectory
 
 _PROVIDER = re.compile(r"https?://[\w.-]*(?:api\.|openai\.|anthropic\.|googleapis\.|openrouter\.|azure\.)[\w./-]*")
+_EXIT_CODE = re.compile(r"exit code -?\d+: ")
+_ERROR = re.compile(r"[\w.]*(?:Error|Exception|Failure)\b")
 _NOTHING_ARRIVED = (
     "no model call reached the gateway: your client still calls the provider's own address, or none. Give it"
     " base_url=door.base_url and api_key=door.api_key; a command finds them as OPENAI_BASE_URL and OPENAI_API_KEY"
@@ -37,6 +39,7 @@ _TASK_UNSEEN = (
     "the first model call doesn't hold the task's request: read task.user_message; a command finds it in HARNESS_TASK,"
     " or in its words where you write {user_message}"
 )
+_LIMITS = {Ending.TURN_LIMIT: "rollout.turns", Ending.TOKEN_LIMIT: "rollout.tokens"}
 _FORK_ADVICE = {
     ForkCause.EDITED_HISTORY: "your agent rewrites it (a summary, a clock in the prompt, other tools); append instead",
     ForkCause.TEMPLATE: "the chat template renders what was sampled otherwise, and the splice found no place",
@@ -100,28 +103,49 @@ def observe(trajectory: Trajectory, spans: Sequence[Span]) -> Observation:
 def findings(seen: Observation) -> Iterator[tuple[str, str]]:
     """What was seen, as pairs of a heading and words."""
     trajectory = seen.trajectory
-    yield "ended", f"{trajectory.ending.value} {trajectory.ending_detail}".strip()
+    detail = _error_line(trajectory.ending_detail)
+    yield "ended", f"{trajectory.ending.value}: {detail}" if detail else trajectory.ending.value
     spoken = " and ".join(seen.dialects) or "–"
     yield "dialect", f"{spoken}, {seen.streamed} streamed" if seen.streamed else spoken
     failed = f", {len(seen.failures)} failed: {seen.failures[0]}" if seen.failures else ""
     yield "model calls", f"{len(trajectory.turns)} answered{failed}"
     if seen.aliases:
         yield "models asked for", _counts(seen.aliases)
-    if seen.agents:
+    if len(seen.agents) > 1:
         yield "sub-agents", _counts(seen.agents)
     used = Counter(call.name for call in trajectory.tool_calls)
     errors = sum(call.is_error for call in trajectory.tool_calls)
     called = f"called {_counts(used)}" if used else "none called"
     yield "tools", f"{seen.tools_offered} offered, {called}" + (f", {errors} refused by the tool" if errors else "")
-    sampled = sum(len(turn.completion_ids_T) for turn in trajectory.turns)
-    yield "tokens", f"{sampled} sampled, with ids and log-probabilities; drift {seen.cut.drift_tokens}"
+    yield "tokens", _tokens(seen)
     causes = Counter(fork.cause.value for fork in seen.cut.forks)
     yield "forks", _counts(causes) if causes else "none"
     dropped = f"; dropped {_counts(seen.cut.dropped)}" if seen.cut.dropped else ""
-    yield "would train", f"{seen.trained_tokens} tokens in {len(seen.cut.rows)} rows{dropped}"
+    rows = len(seen.cut.rows)
+    yield "would train", f"{seen.trained_tokens} tokens in {rows} row{'s' * (rows != 1)}{dropped}"
     if score := trajectory.score():
         yield "score", f"{score.name} {score.value:g}"
     yield "answer", (trajectory.answer or "").strip()[:200] or "–"
+
+
+def _tokens(seen: Observation) -> str:
+    captured = [turn for turn in seen.trajectory.turns if turn.has_tokens]
+    without = len(seen.trajectory.turns) - len(captured)
+    if not captured:
+        return f"none captured, {without} model calls without" if without else "none captured"
+    count = sum(len(turn.completion_ids_T) for turn in captured)
+    lost = f", {without} model calls without" if without else ""
+    return f"{count} captured with ids and log-probabilities, drift {seen.cut.drift_tokens}{lost}"
+
+
+def _error_line(text: str) -> str:
+    """The line that names the error, of a traceback; the exit code stays before it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return "".join(lines)
+    code = _EXIT_CODE.match(lines[0])
+    named = next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1])
+    return named if code is None or named.startswith(code[0]) else f"{code[0]}{named}"
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -135,13 +159,16 @@ def advice(seen: Observation, user_message: str, spec: str = "") -> list[str]:
 
 def _model_advice(seen: Observation, spec: str) -> Iterator[str]:
     trajectory = seen.trajectory
+    if trajectory.ending is Ending.AGENT_ERROR:
+        yield f"your agent failed: {_error_line(trajectory.ending_detail)}"
     if not trajectory.turns and not seen.failures:
         yield _NOTHING_ARRIVED
         yield from (f"{where} names {address}" for where, address in find_addresses(spec))
     elif not trajectory.turns:
         yield f"every model call failed, the first with: {seen.failures[0]}"
-    if trajectory.ending is Ending.AGENT_ERROR:
-        yield f"your agent failed: {trajectory.ending_detail}"
+    if trajectory.ending in _LIMITS:
+        key = _LIMITS[trajectory.ending]
+        yield f"it was cut off at {trajectory.ending_detail}: raise {key} if a good answer needs more"
     if trajectory.ending is Ending.TIME_LIMIT:
         yield "your agent didn't end within its time: set agent.time_limit_s, or look for a wait on standard input"
     if trajectory.ending is Ending.ANSWERED and trajectory.turns and not (trajectory.answer or "").strip():
@@ -177,10 +204,15 @@ def _words(content: Any) -> list[str]:
 
 def _row_advice(seen: Observation) -> Iterator[str]:
     speakers = [(turn.agent_name, turn.asked_model) for turn in seen.trajectory.turns]
+    alike: dict[tuple[str, ForkCause], list[Fork]] = {}
     for fork in seen.cut.forks:
-        if speakers[fork.node_index] != speakers[fork.left_index]:
-            continue  # one agent hands over to another, which has a prompt of its own
-        yield f"turn {fork.node_index} forks from turn {fork.left_index} at {_place(fork)}: {_FORK_ADVICE[fork.cause]}"
+        # Where one agent hands over to another, that one has a prompt of its own.
+        if speakers[fork.node_index] == speakers[fork.left_index]:
+            alike.setdefault((_place(fork), fork.cause), []).append(fork)
+    for (place, cause), forks in alike.items():
+        more = f" (and {len(forks) - 1} later ones alike)" if len(forks) > 1 else ""
+        first = f"turn {forks[0].node_index} forks from turn {forks[0].left_index} at {place}{more}"
+        yield f"{first}: {_FORK_ADVICE[cause]}"
     missing = [reason for reason in ("no_token_ids", "no_logprobs") if seen.cut.dropped.get(reason)]
     if missing:
         yield f"the engine gave {' and '.join(missing)}: use one with vLLM's return_token_ids and logprobs"

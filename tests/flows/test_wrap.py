@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from harness.rollout import run_rollout
 from harness.task import AgentTask
 from harness.wrap import Observation, advice, find_addresses, findings, observe
 from tests.rollout_world import AGENTS, POLICY, cancel_expert, open_rollout_world, tool_call
+from tests.scripted_engine import ScriptedEngine, serve_engine
 
 
 async def wrapped(folder: Path, agent: Agent, answer: Any = cancel_expert, **limits: float) -> tuple[Observation, str]:
@@ -34,7 +36,8 @@ async def test_a_well_wrapped_agent_is_told_what_would_train_and_nothing_to_chan
     assert told["tools"] == "16 offered, called get_order_details × 1, cancel_pending_order × 1"
     assert told["forks"] == "none"
     sampled = sum(len(turn.completion_ids_T) for turn in seen.trajectory.turns)
-    assert told["would train"] == f"{sampled} tokens in 1 rows"
+    assert told["tokens"] == f"{sampled} captured with ids and log-probabilities, drift 0"
+    assert told["would train"] == f"{sampled} tokens in 1 row"
     assert told["score"] == "checks 1"
     assert advice(seen, request) == []
 
@@ -76,7 +79,10 @@ async def test_an_agent_that_runs_its_own_tools_and_rewrites_its_history_is_told
                 message = (
                     (await client.chat.completions.create(model="m", messages=messages, tools=tools)).choices[0].message
                 )
-                messages = [{"role": "user", "content": f"{task.user_message} ({clock})"}, message.model_dump()]
+                messages: list[Any] = [
+                    {"role": "user", "content": f"{task.user_message} ({clock})"},
+                    message.model_dump(),
+                ]
                 messages.append({"role": "tool", "tool_call_id": (message.tool_calls or [])[0].id, "content": "seen"})
         return ""
 
@@ -94,8 +100,73 @@ async def test_an_agent_whose_calls_fail_is_told_the_first_failure(tmp_path: Pat
 
     seen, request = await wrapped(tmp_path, Agent("wrong", wrong))
     first, second = advice(seen, request)
-    assert first.startswith("every model call failed, the first with: messages is empty")
-    assert second.startswith("your agent failed: BadRequestError")
+    assert first.startswith("your agent failed: BadRequestError")
+    assert second.startswith("every model call failed, the first with: messages is empty")
+
+
+async def test_a_command_that_crashes_is_told_by_the_line_that_names_the_error(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text("def look():\n    return {}['key']\nlook()")
+    spec = f"{sys.executable} {file}"
+    seen, request = await wrapped(tmp_path, load_agent(spec))
+    assert dict(findings(seen))["ended"] == "agent_error: exit code 1: KeyError: 'key'"
+    assert advice(seen, request, spec)[0] == "your agent failed: exit code 1: KeyError: 'key'"
+    assert "line 2, in look" in seen.output
+
+
+async def test_forks_for_one_reason_are_told_once_and_a_limit_by_its_setting(tmp_path: Path) -> None:
+    async def ticking(task: AgentTask, door: Door) -> str:
+        async with AsyncOpenAI(base_url=door.base_url, api_key=door.api_key, max_retries=0) as client:
+            history: list[Any] = []
+            for tick in range(10):
+                messages: list[Any] = [{"role": "user", "content": f"{task.user_message} ({tick})"}, *history]
+                answer = await client.chat.completions.create(model="m", messages=messages)
+                history += [answer.choices[0].message.model_dump(), {"role": "user", "content": "Go on."}]
+        return ""
+
+    seen, request = await wrapped(tmp_path, Agent("ticking", ticking), lambda _: "Well.<|im_end|>", turns=4)
+    told = advice(seen, request)
+    assert told[0] == "it was cut off at the rollout's limit of turns: raise rollout.turns if a good answer needs more"
+    assert [one.partition(":")[0] for one in told if "forks" in one] == [
+        "turn 1 forks from turn 0 at message 0 (and 2 later ones alike)"
+    ]
+
+
+async def harness_wrap(spec: str, engine_url: str, folder: Path) -> tuple[int | None, str]:
+    """Exit code and whole output of the command, in a process of its own."""
+    settings = (f"engine.url={engine_url}", f"run.folder={folder}", 'tasks.kinds=["cancel"]')
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "harness", "wrap", spec, *(word for one in settings for word in ("--set", one))),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=folder,
+    )
+    told, _ = await running.communicate()
+    return running.returncode, told.decode()
+
+
+async def test_the_command_tells_a_person_all_of_it_and_ends_with_what_to_do_next(tmp_path: Path) -> None:
+    lost = tmp_path / "lost.py"
+    lost.write_text("print('I asked https://api.example-provider.com/v1')")
+    async with serve_engine(ScriptedEngine(cancel_expert)) as url:
+        code, told = await harness_wrap(AGENTS["plain"], url, tmp_path)
+        lost_code, lost_told = await harness_wrap(f"{sys.executable} {lost}", url, tmp_path)
+    assert code == 0, told
+    rows = {line[:18].strip(): line[18:].strip() for line in told.splitlines()}
+    assert rows["ended"] == "answered"
+    assert rows["dialect"] == "chat"
+    assert rows["model calls"] == "3 answered"
+    assert rows["tools"] == "16 offered, called get_order_details × 1, cancel_pending_order × 1"
+    assert rows["tokens"].endswith("captured with ids and log-probabilities, drift 0")
+    assert rows["forks"] == "none"
+    assert rows["would train"].endswith("tokens in 1 row")
+    assert f"harness show {tmp_path / 'wrap'} last" in told
+    assert f"harness train --agent {AGENTS['plain']}" in told
+    assert lost_code == 1, lost_told
+    assert "1. no model call reached the gateway" in lost_told
+    assert f"2. {lost}:1 names https://api.example-provider.com/v1" in lost_told
+    assert "harness train" not in lost_told
 
 
 @pytest.mark.parametrize(
