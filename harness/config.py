@@ -104,7 +104,7 @@ class AgentSection(Section):
     """The agent under training."""
 
     spec: str = "agents/openai_agents/agent.py"
-    """A Python file with `async def run(task, door)`, or a command line."""
+    """A Python file with `async def run(task, door)`, a file for Node, or a command line."""
     runs_in: RunsIn = "auto"
     """Where a Python file runs: `here` (this process), `process` (one of its own for every rollout), `venv` (the same
     under an environment made from the `requirements.txt` beside it); `auto`: `venv` if there is one, else `here`."""
