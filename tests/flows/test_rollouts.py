@@ -132,7 +132,7 @@ async def test_a_tool_server_that_is_gone_is_infrastructure_from_the_start(tmp_p
 async def test_a_gateway_that_is_gone_is_infrastructure_and_closes_the_session(tmp_path: Path) -> None:
     async with open_rollout_world(tmp_path) as here:
         task = await here.cancel_task()
-        gone = replace(here.doors.admin, url="http://127.0.0.1:9")
+        gone = replace(here.doors.admin, urls=["http://127.0.0.1:9"])
         trajectory = await run_rollout(task, load_agent(AGENTS["plain"]), POLICY, replace(here.world, gateway=gone))
         assert trajectory.ending is Ending.GATEWAY_ERROR
         assert len(here.sessions) == 0
