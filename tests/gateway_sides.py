@@ -110,7 +110,11 @@ async def _start_litellm(program: Path, folder: Path, engine_url: str) -> AsyncG
     argv = [str(program), "--config", str(config), "--port", str(port), "--host", "127.0.0.1", "--telemetry", "False"]
     spec = ProcessSpec(
         argv, folder / "litellm", name="litellm", cwd=folder, ready=_answers(port, "/health/liveliness"),
-        ready_timeout_s=180, env={"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        ready_timeout_s=180,
+        env={
+            "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+        },
     )  # fmt: skip
     async with start_process(spec) as process:
         yield Side("LiteLLM proxy", process, _always(f"http://127.0.0.1:{port}/v1"))
