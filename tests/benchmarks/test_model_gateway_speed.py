@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 NANO = Path(__file__).resolve().parents[2] / "training" / "nano" / "weights"
 CALLS = int(os.environ.get("HARNESS_BENCH_CALLS", "1500"))
 TURNS = 8
+CALLS_A_ROLLOUT = 16
+"""A rollout has tens of calls: thousands of samples of one prompt in one forest would measure the forest."""
 MESSAGES: list[Any] = [{"role": "system", "content": "rules " * 200}, {"role": "user", "content": "go"}]
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/chat/completions", {"model": "m", "messages": MESSAGES, "tools": TOOLS}),
@@ -94,6 +96,11 @@ async def measure(side: Side, title: str, calls: int, concurrent: int, one: Call
     return p50
 
 
+async def rollouts_of(side: Side, calls: int, path: str) -> list[str]:
+    """Addresses for so many calls, a rollout for each `CALLS_A_ROLLOUT` of them."""
+    return [await side.base_url(number) + path for number in range(calls // CALLS_A_ROLLOUT + 1)]
+
+
 @pytest.mark.parametrize("concurrent", [1, 32, 256, 1024])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_added_latency_and_calls_per_second_of_single_calls(
@@ -104,12 +111,12 @@ async def test_added_latency_and_calls_per_second_of_single_calls(
     connector = aiohttp.TCPConnector(limit=0)
     async with sides(tmp_path, peers=True) as measured, aiohttp.ClientSession(connector=connector) as http:
         for side in measured:
-            url = await side.base_url(0) + path
             slow = side.name not in ("engine", "gateway")
             calls = max(concurrent, CALLS // (5 if concurrent == 1 or slow else 1))
+            urls = await rollouts_of(side, calls, path)
 
-            async def one(_: int, url: str = url) -> float:
-                return await ask(http, url, body)
+            async def one(number: int, urls: list[str] = urls) -> float:
+                return await ask(http, urls[number // CALLS_A_ROLLOUT], body)
 
             await measure(side, f"{concurrent} at once{', streamed' if stream else ''}", calls, concurrent, one)
 
@@ -120,10 +127,10 @@ async def test_what_a_dialect_costs(tmp_path: Path, dialect: str, stream: bool) 
     path, asked = BODIES[dialect]
     body = msgspec.json.encode({**asked, "stream": stream})
     async with sides(tmp_path) as (_, gateway), aiohttp.ClientSession() as http:
-        url = await gateway.base_url(0) + path
+        urls = await rollouts_of(gateway, CALLS, path)
 
-        async def one(_: int) -> float:
-            return await ask(http, url, body)
+        async def one(number: int) -> float:
+            return await ask(http, urls[number // CALLS_A_ROLLOUT], body)
 
         await measure(gateway, f"{dialect}, 32{', streamed' if stream else ''}", CALLS, 32, one)
 
