@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from mcp_servers.drafts import DIFFICULTY_WEIGHTS, Action, Draft, Request, check_request
 from mcp_servers.state import Base, Entity, canonical
-from mcp_servers.toolbox import ToolResult
+from mcp_servers.toolbox import Toolbox, ToolResult, View
 
 D = TypeVar("D", bound=Draft)
 Task = dict[str, Any]
@@ -29,12 +29,17 @@ class Draw:
     """What is to be drawn, and from what."""
 
     base: Base
+    """Whose users and things it is about."""
     split: str
+    """Whose users and phrases are taken."""
     kind: str
+    """What is asked for."""
     refusal: str | None
     """Why it has to be refused; None where it has not."""
     difficulty: int
+    """1 to 3."""
     rng: random.Random
+    """Where all draws come from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +47,21 @@ class TaskGenerator(Generic[D]):
     """Draws the tasks of one server."""
 
     server: str
+    """Its name, in the tasks' ids and their field `server`."""
     default_base: Callable[..., Base]
     """Seed (0 if not given) → the generated base."""
+    toolbox: Toolbox
+    """Its tools, with which actions are carried out."""
+    opened: Callable[[Base], View]
+    """A fresh session over a base, as the tools see it."""
     policy_file: Path
+    """The policy text, which is also the system prompt."""
     kinds: Sequence[str]
+    """What can be asked for, `refuse` included."""
     refusals: Mapping[str, tuple[int, Callable[..., Request | None]]]
     """Reason to refuse → its weight, and its builder."""
     draw: Callable[[Draw], D | None]
     """A draft, or None where the draw didn't fit."""
-    act: Callable[[Base, Sequence[Action]], tuple[list[ToolResult], Changes]]
-    """Carries actions out over a base: their results, and what differs from the base then."""
     dialog: Callable[[Base, D, str, random.Random], dict[str, Any]]
     """A draft and its split → the task's field `user`."""
     attempts: int
@@ -93,7 +103,7 @@ class TaskGenerator(Generic[D]):
 
     def holds(self, base: Base, draft: D, kind: str) -> bool:
         """Whether the right actions work, do or say something (unless they refuse), and careless ones end elsewhere."""
-        results, right = self.act(base, draft.right())
+        results, right = self._act(base, draft.right())
         if draft.metadata["refusal"] != UNKNOWN_USER and any(result.is_error for result in results):
             return False
         if kind != "refuse" and not (right or draft.communicate()):
@@ -102,7 +112,11 @@ class TaskGenerator(Generic[D]):
 
     def _outcome(self, base: Base, actions: Sequence[Action]) -> Changes:
         """What differs from the base after the actions; a failing one changes nothing."""
-        return self.act(base, actions)[1]
+        return self._act(base, actions)[1]
+
+    def _act(self, base: Base, actions: Sequence[Action]) -> tuple[list[ToolResult], Changes]:
+        world = self.opened(base)
+        return [self.toolbox.call(world, name, arguments) for name, arguments in actions], world.state.changes()
 
     def _task(
         self, base: Base, split: str, seed: int, index: int, kinds: Sequence[str], difficulty: int | None

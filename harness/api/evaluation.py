@@ -65,8 +65,8 @@ async def evaluate(
 def scenario_id(scenario: Any) -> str:
     """The `id` of a scenario that has one, as field or key; its text otherwise."""
     by_key = cast("dict[str, Any]", scenario).get("id") if isinstance(scenario, dict) else None
-    named = str(getattr(cast("object", scenario), "id", "")) if by_key is None else str(by_key)
-    return named or str(cast("object", scenario))
+    named: object = getattr(cast("object", scenario), "id", None) if by_key is None else by_key
+    return str(cast("object", scenario) if named is None else named)
 
 
 def default_passed(trajectory: Trajectory) -> bool:

@@ -7,7 +7,7 @@ in mcp_servers/generator.py. Used by server.py and tests.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,11 @@ from mcp_servers.airline.refusals import REFUSALS
 from mcp_servers.airline.requests import bags, cancel, compensation, passengers
 from mcp_servers.airline.scene import Scene, entity
 from mcp_servers.airline.state import RESERVATIONS, USERS, open_airline
-from mcp_servers.airline.tools import call_tool
+from mcp_servers.airline.tools import TOOLBOX
 from mcp_servers.airline.trips import book, change_cabin, change_flights, quote
 from mcp_servers.drafts import Action, Draft, Request
-from mcp_servers.generator import UNKNOWN_USER, Changes, Draw, Task, TaskGenerator
+from mcp_servers.generator import UNKNOWN_USER, Draw, Task, TaskGenerator
 from mcp_servers.state import Base, Entity
-from mcp_servers.toolbox import ToolResult
 from mcp_servers.wording import Phrases, Wording, read_phrases
 
 BUILDERS: dict[str, Callable[[Scene], Request | None]] = {
@@ -114,11 +113,6 @@ def _identity(base: Base, user: Entity, wording: Wording, *, known: bool) -> tup
     return ("get_user_details", {"user_id": user_id}), wording.say("identity", name=name, user=user_id)
 
 
-def _act(base: Base, actions: Sequence[Action]) -> tuple[list[ToolResult], Changes]:
-    airline = open_airline(base)
-    return [call_tool(airline, name, arguments) for name, arguments in actions], airline.state.changes()
-
-
 def _dialog(_: Base, draft: AirlineDraft, split: str, rng: random.Random) -> dict[str, Any]:
     return dialog(draft.user, draft.identity, draft.requests, draft.consent, Wording(phrases()[split], rng))
 
@@ -126,11 +120,12 @@ def _dialog(_: Base, draft: AirlineDraft, split: str, rng: random.Random) -> dic
 GENERATOR = TaskGenerator(
     server="airline",
     default_base=generated_base,
+    toolbox=TOOLBOX,
+    opened=open_airline,
     policy_file=Path(__file__).with_name("policy.md"),
     kinds=KINDS,
     refusals=REFUSALS,
     draw=_draw,
-    act=_act,
     dialog=_dialog,
     attempts=20_000,
 )

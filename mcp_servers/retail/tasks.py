@@ -7,22 +7,20 @@ in mcp_servers/generator.py. Used by server.py, demonstrations.py and tests.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcp_servers.drafts import Action, Draft, Request
-from mcp_servers.generator import UNKNOWN_USER, Changes, Draw, TaskGenerator
+from mcp_servers.generator import UNKNOWN_USER, Draw, TaskGenerator
 from mcp_servers.retail.data import generated_base
 from mcp_servers.retail.dialog import Told, dialog, told_requests
 from mcp_servers.retail.refusals import REFUSALS
 from mcp_servers.retail.requests import BUILDERS, Scene
 from mcp_servers.retail.state import ORDERS, USERS, open_retail, users_by_email
-from mcp_servers.retail.tools import call_tool
+from mcp_servers.retail.tools import TOOLBOX, call_tool
 from mcp_servers.retail.wording import wording_of
 from mcp_servers.state import Base, Entity
-from mcp_servers.toolbox import ToolResult
 from mcp_servers.wording import Wording
 
 KINDS = (*BUILDERS, "refuse")
@@ -125,11 +123,6 @@ def _entity(base: Base, kind: str, entity_id: str) -> Entity:
     return entity
 
 
-def _act(base: Base, actions: Sequence[Action]) -> tuple[list[ToolResult], Changes]:
-    retail = open_retail(base)
-    return [call_tool(retail, name, arguments) for name, arguments in actions], retail.state.changes()
-
-
 def _dialog(base: Base, draft: RetailDraft, _: str, rng: random.Random) -> dict[str, Any]:
     return dialog(base, draft.told, rng)
 
@@ -137,11 +130,12 @@ def _dialog(base: Base, draft: RetailDraft, _: str, rng: random.Random) -> dict[
 GENERATOR = TaskGenerator(
     server="retail",
     default_base=generated_base,
+    toolbox=TOOLBOX,
+    opened=open_retail,
     policy_file=Path(__file__).with_name("policy.md"),
     kinds=KINDS,
     refusals=REFUSALS,
     draw=_draw,
-    act=_act,
     dialog=_dialog,
     attempts=5000,
 )
